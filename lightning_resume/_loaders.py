@@ -1,0 +1,124 @@
+"""Lightning's combined train loader: resumable members, and what each had delivered when a batch was trained on.
+
+Internals used (Lightning 2.6): ``CombinedLoader.flattened``, ``CombinedLoader._iterator.iterators`` and, for cycling
+loaders, ``_iterator._consumed`` (utilities/combined_loader.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from resume_core.capture.loader import LoaderIterator, Mark, ResumableLoader, is_resumable
+
+__all__ = ["TrainLoaders", "attach"]
+
+_WATCHER = "_exact_resume"
+_KEEP = 4  # the fetcher runs at most one batch ahead; the rest is room
+
+
+def attach(loaders: Sequence[Any], *, key: int, first_slot: int) -> list[ResumableLoader | None]:
+    """Make each map-style DataLoader resumable; None stands for anything else.
+
+    Args:
+        loaders: the same object may come twice.
+        key: the run's root of all data randomness.
+        first_slot: slot of the first; training and validation use ranges of their own.
+    """
+    return [
+        (ResumableLoader.of(loader) or ResumableLoader(loader, key=key, slot=first_slot + place))
+        if is_resumable(loader)
+        else None
+        for place, loader in enumerate(loaders)
+    ]
+
+
+class TrainLoaders:
+    """The train loaders of one fit.
+
+    Args:
+        key: the run's root of all data randomness.
+        epoch: gives the epoch that an ``iter()`` now belongs to.
+    """
+
+    def __init__(self, *, key: int, epoch: Callable[[], int]) -> None:
+        self.key = key
+        self._epoch = epoch
+        self._handles: list[ResumableLoader | None] = []
+        self._combined: Any = None
+        self._saved: dict[str, Any] | None = None
+        self._num_batches = 0
+        self._marks: dict[int, tuple[list[Mark | None], list[bool] | None]] = {}
+
+    def seek(self, saved: dict[str, Any]) -> None:
+        """The next iterators go on where `state` was taken."""
+        self._saved = saved
+
+    def watch(self, combined: Any) -> None:
+        """Take over a combined loader that Lightning has just built or built anew."""
+        self._handles = attach(combined.flattened, key=self.key, first_slot=0)
+        self._combined = combined
+        for handle, state in zip(self._handles, self._saved["loaders"] if self._saved else (), strict=False):
+            if handle is not None and state is not None:
+                handle.seek(state)
+        if _WATCHER not in combined.__dict__:
+            cls = type(combined)
+            members = {"__iter__": _iterate, "__next__": _advance, "__module__": cls.__module__, "_plain": cls}
+            combined.__class__ = type(cls.__name__, (cls,), members)
+        combined.__dict__[_WATCHER] = self
+
+    def begun(self) -> Iterator[None]:
+        """Around the creation of the iterators of an epoch."""
+        for handle in self._handles:
+            if handle is not None:
+                handle.begin(self._epoch())
+        yield
+        saved, self._saved = self._saved, None
+        self._num_batches = saved["num_batches"] if saved else 0
+        if saved and saved["consumed"] is not None:
+            self._combined._iterator._consumed = list(saved["consumed"])
+        self._marks = {}
+        self._note()
+
+    def advanced(self) -> None:
+        """After a combined batch was fetched."""
+        self._num_batches += 1
+        self._note()
+
+    def _note(self) -> None:
+        iterator = self._combined._iterator
+        marks = [it.mark if isinstance(it, LoaderIterator) else None for it in iterator.iterators]
+        consumed = getattr(iterator, "_consumed", None)
+        self._marks[self._num_batches] = (marks, None if consumed is None else list(consumed))
+        self._marks.pop(self._num_batches - _KEEP, None)
+
+    def state(self, num_batches: int) -> dict[str, Any]:
+        """Where the loaders stood when ``num_batches`` of the epoch had been trained on; plain values only."""
+        marks, consumed = self._marks[num_batches]
+        loaders = [
+            None if handle is None or mark is None else handle.state(mark)
+            for handle, mark in zip(self._handles, marks, strict=True)
+        ]
+        return {"loaders": loaders, "num_batches": num_batches, "consumed": consumed}
+
+    def release(self) -> None:
+        """Give the loaders back as they were."""
+        for handle in self._handles:
+            if handle is not None:
+                handle.release()
+        if self._combined is not None and self._combined.__dict__.pop(_WATCHER, None) is self:
+            self._combined.__class__ = type(self._combined)._plain
+
+
+def _iterate(combined: Any) -> Any:
+    begun = combined.__dict__[_WATCHER].begun()
+    next(begun)
+    type(combined)._plain.__iter__(combined)
+    next(begun, None)
+    return combined
+
+
+def _advance(combined: Any) -> Any:
+    batch = type(combined)._plain.__next__(combined)
+    combined.__dict__[_WATCHER].advanced()
+    return batch

@@ -1,0 +1,393 @@
+"""Every touch of the Trainer's internals, but for its loaders (`_loaders`) and running results (`_results`).
+
+Internals used (Lightning 2.6): ``trainer.fit_loop`` with its ``epoch_loop`` and ``val_loop``,
+``trainer._checkpoint_connector``, ``trainer._logger_connector`` and ``trainer.strategy``. Methods are shadowed on the
+instances, only during ``fit``, and given back by `TrainerAdapter.uninstall`. What is needed is probed by `probe`.
+
+The order of a fit, as far as it matters here (trainer/trainer.py, ``_run``): ``setup`` hooks, ``strategy.setup``
+(optimizers exist from here on), ``on_fit_start``, ``restore_training_state``, sanity check, ``fit_loop.setup_data``
+(train loaders and their first iterators), ``on_train_start``, ``on_train_epoch_start``, ``epoch_loop.on_run_start``,
+batches, each closed by ``epoch_loop.on_advance_end``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loops.loop import _Loop
+from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource, _request_dataloader
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+
+from lightning_resume._loaders import TrainLoaders, attach
+from lightning_resume._results import apply_connector, apply_results, capture_connector, capture_results
+from resume_core.capture.gradients import apply_gradients, capture_gradients
+from resume_core.capture.modules import apply_modules, capture_modules
+from resume_core.capture.optimizer import place_optimizer_state
+from resume_core.capture.rng import apply_rng, capture_rng, derive, preserved_rng, seed_rng
+from resume_core.capture.runconfig import (
+    describe_environment,
+    describe_hparams,
+    describe_loader,
+    describe_model,
+    describe_optimizers,
+    describe_schedulers,
+)
+from resume_core.errors import ResumeError
+from resume_core.state import Fact, Progress, State
+
+__all__ = ["TrainerAdapter", "probe"]
+
+_LOADER_HOOKS = 101  # the word that the random stream of train_dataloader() is derived with
+_VALIDATION_SLOTS = 1000
+_CHECKPOINT_FIELDS = (
+    "_last_global_step_saved",
+    "_last_checkpoint_saved",
+    "_defer_save_until_validation",
+    "current_score",
+    "best_model_path",
+)
+_TRAINER_FACTS = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision",
+                  "limit_train_batches", "overfit_batches", "reload_dataloaders_every_n_epochs")  # fmt: skip
+_TRAINER_INFO = ("max_epochs", "max_steps", "val_check_interval", "check_val_every_n_epoch", "limit_val_batches")
+_NEEDED = {
+    "fit_loop": ("setup_data", "_load_combined_loader_states", "_data_source", "epoch_progress", "epoch_loop"),
+    "fit_loop.epoch_loop": (
+        "on_run_start", "on_advance_end", "reset", "reset_restart_stage", "batch_progress", "val_loop", "_results",
+        "_should_accumulate", "automatic_optimization", "max_steps",
+    ),
+    "fit_loop.epoch_loop.val_loop": ("run", "setup_data", "reset_restart_stage"),
+    "_checkpoint_connector": (
+        "dump_checkpoint", "resume_start", "restore_model", "restore_datamodule", "restore_callbacks",
+        "restore_training_state", "_loaded_checkpoint",
+    ),
+    "_logger_connector": (
+        "_callback_metrics", "_logged_metrics", "_progress_bar_metrics", "_first_loop_iter", "_current_fx",
+    ),
+    "strategy": ("setup", "reduce", "world_size"),
+}  # fmt: skip
+_SIGNATURES = {"fit_loop.epoch_loop.on_run_start": 1, "fit_loop.epoch_loop.on_advance_end": 1, "strategy.setup": 1}
+
+
+def _reach(root: Any, path: str) -> Any:
+    for name in path.split("."):
+        root = getattr(root, name)
+    return root
+
+
+def probe(trainer: Any) -> None:
+    """Check that the internals this module relies on are there.
+
+    Raises:
+        ResumeError: something is missing or takes other arguments; the message names it and the Lightning version.
+    """
+    missing = [
+        f"Trainer.{path}.{name}"
+        for path, names in _NEEDED.items()
+        for name in names
+        if not hasattr(_reach(trainer, path), name)
+    ]
+    missing += [
+        f"Trainer.{path}() with {count} argument(s)"
+        for path, count in _SIGNATURES.items()
+        if not missing and len(inspect.signature(_reach(trainer, path)).parameters) != count
+    ]
+    if missing:
+        import lightning
+
+        raise ResumeError(
+            f"lightning {lightning.__version__} lacks what lightning_resume hooks into: {', '.join(missing)}. "
+            "Install a version of lightning that exact-resume supports, or a newer exact-resume."
+        )
+
+
+class TrainerAdapter:
+    """A `Trainer` during one ``fit``, as a `resume_core.framework.Framework`.
+
+    Args:
+        trainer: in its ``setup`` hook.
+        seed: the fact that `seed_fact` gave when ``fit`` began, before anything here could touch a generator.
+    """
+
+    def __init__(self, trainer: Any, seed: Fact) -> None:
+        self.trainer = trainer
+        self._seed = seed
+        self._fit, self._epoch = trainer.fit_loop, trainer.fit_loop.epoch_loop
+        self._shadowed: list[tuple[Any, str]] = []
+        self._restored: State | None = None
+        self._max_steps: int | None = None
+        self._loaders = TrainLoaders(key=0, epoch=lambda: int(self._fit.epoch_progress.current.processed))
+        self._peeked: Any = None
+        self._validation: list[Any] = []
+        self.model_checkpoint_s: float | None = None
+
+    # ---- hooks
+
+    def install(
+        self,
+        *,
+        ready: Callable[[], None],
+        first_fetch: Callable[[Progress], None],
+        boundary: Callable[[Progress], bool],
+        ignore_ckpt_path: Callable[[Any], bool],
+    ) -> None:
+        """Shadow the Trainer's methods.
+
+        Args:
+            ready: model and optimizers exist, nothing is loaded yet.
+            first_fetch: the first batch is about to be fetched; everything restored is in place.
+            boundary: a batch and all that follows it is done; True ends training.
+            ignore_ckpt_path: whether a given ``ckpt_path`` is to be passed over.
+        """
+        connector, validation = self.trainer._checkpoint_connector, self._epoch.val_loop
+        self._after(self.trainer.strategy, "setup", ready)
+        self._around(
+            connector,
+            "resume_start",
+            lambda plain, path=None, **kw: plain(None if ignore_ckpt_path(path) else path, **kw),
+        )
+        self._after(connector, "restore_training_state", self._place_optimizers)
+        self._after(self._fit, "_load_combined_loader_states", lambda: self._loaders.watch(self._fit._combined_loader))
+        self._around(self._fit, "setup_data", self._setup_data)
+        self._around(self._epoch, "reset", self._reset)
+        self._around(self._epoch, "on_run_start", lambda plain, fetcher: self._run_start(plain, fetcher, first_fetch))
+        self._after(self._epoch, "on_advance_end", lambda: self._boundary(boundary))
+        self._after(validation, "setup_data", self._prepare_validation)
+        self._around(validation, "run", self._validate)
+        self._around(self.trainer, "save_checkpoint", self._timed_save)
+
+    def _around(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        plain = getattr(owner, name)
+
+        def shadow(*args: Any, **kwargs: Any) -> Any:
+            return wrapper(plain, *args, **kwargs)
+
+        setattr(owner, name, shadow)
+        self._shadowed.append((owner, name))
+
+    def _after(self, owner: Any, name: str, then: Callable[[], None]) -> None:
+        def wrapper(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            result = plain(*args, **kwargs)
+            then()
+            return result
+
+        self._around(owner, name, wrapper)
+
+    def uninstall(self) -> None:
+        """Give the Trainer and its loaders back as they were."""
+        for owner, name in self._shadowed:
+            owner.__dict__.pop(name, None)
+        self._shadowed.clear()
+        self._loaders.release()
+        for handle in self._validation:
+            if handle is not None:
+                handle.release()
+
+    def stop(self) -> None:
+        """Ask Lightning to end training after the current batch."""
+        self.trainer.should_stop = True
+
+    # ---- Framework
+
+    @property
+    def rank(self) -> int:
+        """The global rank."""
+        return int(self.trainer.global_rank)
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes of the strategy."""
+        return int(self.trainer.world_size)
+
+    @property
+    def train_loaders(self) -> list[Any]:
+        """What ``fit`` was given, or its hook returned, flattened; known after `prepare`."""
+        combined = self._peeked if isinstance(self._peeked, CombinedLoader) else CombinedLoader(self._peeked)
+        return list(combined.flattened)
+
+    def prepare(self, key: int) -> None:
+        """Ask for the train loaders, once, in a random stream of their own.
+
+        A hook that draws (a ``random_split`` without a generator) then gives the same split in every attempt.
+        """
+        self._loaders.key = key
+        if self._peeked is None:
+            with preserved_rng():
+                seed_rng(derive(key, _LOADER_HOOKS))
+                self._peeked = _request_dataloader(self._fit._data_source)
+
+    def describe(self) -> dict[str, Fact]:
+        """Seed, loaders, optimizers, schedulers, model and Trainer arguments; see `resume_core.capture.describe`."""
+        trainer, module = self.trainer, self.trainer.lightning_module
+        facts = {"seed": self._seed, "world_size": Fact(self.world_size)}
+        facts |= {name: Fact(getattr(trainer, name, None)) for name in _TRAINER_FACTS}
+        facts |= {name: Fact(_plain(getattr(trainer, name, None)), "info") for name in _TRAINER_INFO}
+        for place, loader in enumerate(self.train_loaders):
+            facts |= describe_loader(loader, prefix=f"data.{place}")
+        facts |= describe_optimizers(trainer.optimizers)
+        facts |= describe_schedulers([config.scheduler for config in trainer.lr_scheduler_configs])
+        facts |= describe_model(trainer.strategy.lightning_module_state_dict())
+        facts |= describe_hparams(dict(module.hparams))
+        return facts | describe_environment()
+
+    def progress(self) -> Progress:
+        """Where training stands, read from the loops' counters."""
+        batches = self._epoch.batch_progress
+        return Progress(
+            step=int(self.trainer.global_step),
+            batch=int(batches.total.completed),
+            epoch=int(self.trainer.current_epoch),
+            epoch_batch=int(batches.current.completed),
+            in_window=bool(self._epoch._should_accumulate()),
+        )
+
+    def capture(self) -> State:
+        """Lightning's own checkpoint, and beside it what that lacks."""
+        module = self.trainer.lightning_module
+        rng = capture_rng()
+        with preserved_rng():  # on_save_checkpoint hooks may draw
+            checkpoint = self.trainer._checkpoint_connector.dump_checkpoint(False)
+        model = checkpoint.pop("state_dict")
+        info = {name: checkpoint.pop(name) for name in _hparam_keys(self.trainer) if name in checkpoint}
+        rank = {
+            "rng": rng,
+            "loaders": self._loaders.state(int(self._epoch.batch_progress.current.completed)),
+            "results": capture_results(self._epoch._results),
+            "modules": capture_modules(module),
+            "gradients": self._open_gradients(),
+        }
+        return State(
+            model=model, training={"checkpoint": checkpoint, "trainer": self._trainer_state()}, rank=rank, info=info
+        )
+
+    def apply(self, state: State) -> None:
+        """Load modules and callbacks now; Lightning loads loops and optimizers next; the rest at the first fetch."""
+        self._restored = state
+        connector = self.trainer._checkpoint_connector
+        connector._loaded_checkpoint = {**state.training["checkpoint"], "state_dict": dict(state.model)}
+        connector.restore_model()
+        connector.restore_datamodule()
+        connector.restore_callbacks()
+        self._loaders.seek(state.rank["loaders"])
+        step = state.training["checkpoint"]["global_step"]
+        if self._epoch.max_steps != -1 and step >= self._epoch.max_steps:
+            # FitLoop.skip would end the run before the hooks at this epoch's end; put back when the epoch loop runs
+            self._max_steps, self._epoch.max_steps = self._epoch.max_steps, step + 1
+
+    def _trainer_state(self) -> dict[str, Any]:
+        checkpoints = [callback for callback in self.trainer.callbacks if isinstance(callback, ModelCheckpoint)]
+        return {
+            "should_stop": self.trainer.should_stop,
+            "train_reload_epoch": self._fit._last_train_dl_reload_epoch,
+            "val_reload_epoch": self._epoch.val_loop._last_val_dl_reload_epoch,
+            "connector": capture_connector(self.trainer._logger_connector),
+            "model_checkpoints": [
+                {name: getattr(callback, name) for name in _CHECKPOINT_FIELDS if hasattr(callback, name)}
+                for callback in checkpoints
+            ],
+        }
+
+    def _open_gradients(self) -> dict[str, torch.Tensor]:
+        module = self.trainer.lightning_module
+        if module.automatic_optimization and not self._epoch._should_accumulate():
+            return {}  # cleared by Lightning before the next backward
+        return capture_gradients(dict(module.named_parameters()))
+
+    # ---- what the shadows do
+
+    def _place_optimizers(self) -> None:
+        if self._restored is not None:
+            saved = self._restored.training["checkpoint"].get("optimizer_states", ())
+            for optimizer, state in zip(self.trainer.optimizers, saved, strict=False):
+                place_optimizer_state(optimizer, state)
+
+    def _setup_data(self, plain: Callable[[], None]) -> None:
+        if self._fit._combined_loader is not None or self._peeked is None:
+            return plain()
+        source = self._fit._data_source
+        self._fit._data_source = _DataLoaderSource(self._peeked, source.name)  # asked for already, in `prepare`
+        try:
+            return plain()
+        finally:
+            self._fit._data_source = source
+
+    def _reset(self, plain: Callable[[], None]) -> None:
+        with warnings.catch_warnings():
+            # true of Lightning alone: with the positions restored this loader is resumable
+            warnings.filterwarnings("ignore", message=".*your dataloader is not resumable.*")
+            plain()
+
+    def _run_start(self, plain: Callable[[Any], None], fetcher: Any, first_fetch: Callable[[Progress], None]) -> None:
+        restored, self._restored = self._restored, None
+        if restored is not None:
+            self._mend(restored)
+        plain(fetcher)
+        if restored is not None:
+            apply_rng(restored.rank["rng"])
+        first_fetch(self.progress())
+
+    def _mend(self, state: State) -> None:
+        """What Lightning neither saves nor restores, at the last moment before the first batch."""
+        trainer, module = self.trainer, self.trainer.lightning_module
+        if self._max_steps is not None:
+            self._epoch.max_steps, self._max_steps = self._max_steps, None
+        # after reset(), which needs the flags to keep the position; with them on, the first batch's validation is lost
+        _Loop.restarting.fset(self._fit, False)  # type: ignore[attr-defined]
+        self._epoch.reset_restart_stage()
+        self._epoch.val_loop.reset_restart_stage()
+        apply_modules(module, state.rank["modules"])
+        apply_results(self._epoch._results, state.rank["results"], module, trainer.strategy.reduce)
+        if state.rank["gradients"]:
+            apply_gradients(dict(module.named_parameters()), state.rank["gradients"])
+        self._apply_trainer_state(state.training["trainer"])
+
+    def _apply_trainer_state(self, saved: Mapping[str, Any]) -> None:
+        self.trainer.should_stop = saved["should_stop"]
+        self._fit._last_train_dl_reload_epoch = saved["train_reload_epoch"]
+        self._epoch.val_loop._last_val_dl_reload_epoch = saved["val_reload_epoch"]
+        apply_connector(self.trainer._logger_connector, saved["connector"])
+        checkpoints = [callback for callback in self.trainer.callbacks if isinstance(callback, ModelCheckpoint)]
+        for callback, fields in zip(checkpoints, saved["model_checkpoints"], strict=False):
+            for name, value in fields.items():
+                setattr(callback, name, value)
+
+    def _boundary(self, boundary: Callable[[Progress], bool]) -> None:
+        if boundary(self.progress()):
+            self.stop()
+
+    def _prepare_validation(self) -> None:
+        combined = self._epoch.val_loop._combined_loader
+        if combined is None:
+            return
+        self._validation = attach(combined.flattened, key=self._loaders.key, first_slot=_VALIDATION_SLOTS)
+        for handle in self._validation:
+            if handle is not None:
+                handle.begin(int(self._epoch.batch_progress.total.completed))
+
+    def _validate(self, plain: Callable[[], Any]) -> Any:
+        with preserved_rng():  # what validation draws must not move training
+            return plain()
+
+    def _timed_save(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        result = plain(*args, **kwargs)
+        self.model_checkpoint_s = time.perf_counter() - start
+        return result
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def _hparam_keys(trainer: Any) -> Iterator[str]:
+    """The keys of a Lightning checkpoint that hold hyper-parameters: kept for people, never restored."""
+    for owner in (trainer.lightning_module, trainer.datamodule):
+        if owner is not None:
+            yield owner.CHECKPOINT_HYPER_PARAMS_KEY
+            yield owner.CHECKPOINT_HYPER_PARAMS_NAME
+            yield owner.CHECKPOINT_HYPER_PARAMS_TYPE

@@ -1,0 +1,141 @@
+"""The callback that users add to a Lightning ``Trainer``."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from lightning_resume._trainer import TrainerAdapter, probe
+from resume_core.capture.loader import loader_warnings
+from resume_core.capture.runconfig import seed_fact
+from resume_core.policy import Changes, Keep, SaveEvery
+from resume_core.session import Session, resume_mode
+
+__all__ = ["ResumeCallback"]
+
+# below Lightning's own logger, so that messages show wherever Lightning's do
+_log = logging.getLogger("lightning.pytorch.exact_resume")
+
+
+class ResumeCallback(Callback):
+    """Makes ``Trainer.fit`` continue, to the last bit, where a killed run with the same directory stopped.
+
+    Start the same script again: the newest checkpoint of the run is found, the configuration is compared with the one
+    that saved it, and training goes on with the batch after the last one that was saved. No ``ckpt_path`` is needed.
+
+    Args:
+        directory: where the run's checkpoints live, one directory a run: a local path or any fsspec URL.
+        resume: ``"auto"`` (go on when there is something to go on from), ``"must"`` (nothing found stops the run),
+            ``"never"`` (a new run in the same directory), or the name of a checkpoint, for example
+            ``"attempt-0002/step-000000500"``. The environment variable ``EXACT_RESUME`` overrides it; ``off`` there
+            turns the callback off.
+        save: when to save.
+        keep: which checkpoints stay.
+        changes: what may differ from the run that saved.
+        storage_options: passed to fsspec.
+
+    Raises:
+        ValueError: an unusable ``resume``.
+        TypeError: a policy of the wrong type.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        resume: str = "auto",
+        save: SaveEvery | None = None,
+        keep: Keep | None = None,
+        changes: Changes | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        for name, value, kind in (("save", save, SaveEvery), ("keep", keep, Keep), ("changes", changes, Changes)):
+            if value is not None and not isinstance(value, kind):
+                raise TypeError(f"{name} must be a {kind.__name__}, got {value!r}")
+        resume_mode(resume)
+        self._directory = directory
+        self._options: dict[str, Any] = {
+            "resume": resume,
+            "save": save,
+            "keep": keep,
+            "changes": changes,
+            "storage_options": storage_options,
+        }
+        self._session: Session | None = None
+        self._adapter: TrainerAdapter | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Take over the fit that is about to begin."""
+        if stage != "fit" or trainer.fast_dev_run or resume_mode(self._options["resume"]) == "off":
+            return
+        probe(trainer)
+        seed = seed_fact(os.environ.get("PL_GLOBAL_SEED"), torch.initial_seed())
+        adapter = TrainerAdapter(trainer, seed)
+        session = Session(adapter, self._directory, log=_log, **self._options)
+        self._adapter, self._session = adapter, session
+        adapter.install(
+            ready=lambda: self._start(session, adapter, seed.value),
+            first_fetch=session.begin,
+            boundary=session.boundary,
+            ignore_ckpt_path=lambda path: self._ignores(session, path),
+        )
+
+    def _start(self, session: Session, adapter: TrainerAdapter, seed: Any) -> None:
+        session.start(seed)
+        for loader in adapter.train_loaders:
+            for note in loader_warnings(loader):
+                _log.warning("%s", note)
+
+    def _ignores(self, session: Session, path: Any) -> bool:
+        if path is None or not session.has_checkpoint:
+            return False
+        _log.info("ckpt_path=%r is not loaded: the run goes on from its own checkpoint", path)
+        return True
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Wait for the save in flight.
+
+        Raises:
+            SaveFailedError: the last save failed.
+        """
+        self._compare_with_model_checkpoint(trainer)
+        self._end(None)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Let the save in flight commit, then give the Trainer back as it was."""
+        self._end(exception)
+        self._uninstall()
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Give the Trainer back as it was."""
+        if stage == "fit":
+            self._end(None)
+            self._uninstall()
+
+    def _end(self, error: BaseException | None) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.end(error)
+
+    def _uninstall(self) -> None:
+        adapter, self._adapter = self._adapter, None
+        if adapter is not None:
+            adapter.uninstall()
+
+    def _compare_with_model_checkpoint(self, trainer: Any) -> None:
+        adapter, session = self._adapter, self._session
+        if adapter is None or session is None or adapter.model_checkpoint_s is None or session.blocked_s is None:
+            return
+        if any(type(callback) is ModelCheckpoint for callback in trainer.callbacks):
+            _log.info(
+                "ModelCheckpoint kept training waiting for %.3f s a save, ResumeCallback for %.3f s. If you need no "
+                "checkpoints in Lightning's own format, pass Trainer(enable_checkpointing=False).",
+                adapter.model_checkpoint_s,
+                session.blocked_s,
+            )

@@ -1,0 +1,122 @@
+"""What decides the data of a run, read off a loader as facts. Never iterates data and draws no random number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import ConcatDataset, IterableDataset
+
+from resume_core.capture.plain import array_digest, callable_name, class_path, plain
+from resume_core.state import Fact
+
+__all__ = ["describe_loader"]
+
+_MAX_NESTING = 8
+_MAX_PARTS = 64  # parts of a ConcatDataset described one by one; the lengths of all are compared
+_SEED_LIMIT = 2**32
+_WORKER_SETTINGS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order")
+
+
+def describe_loader(loader: object, prefix: str = "data.0") -> dict[str, Fact]:
+    """Batch size, sampler and dataset of a loader, as ``"data.0.batch_size"``.
+
+    How the data is fetched (workers, prefetching, pinning, collation) is information: it changes no sample.
+
+    Args:
+        loader: a torch ``DataLoader`` as the user made it, before a framework wraps it, or any other iterable.
+        prefix: what the names begin with.
+    """
+    facts = {f"{prefix}.class": Fact(class_path(loader), "info")}
+    dataset = getattr(loader, "dataset", None)
+    if dataset is None:
+        return facts | {f"{prefix}.num_batches": Fact(_length(loader))}
+    facts |= _batching(loader, prefix)
+    if not isinstance(dataset, IterableDataset):
+        facts |= _sampling(loader, prefix, _length(dataset))
+    return facts | _dataset(dataset, f"{prefix}.dataset", depth=0) | _fetching(loader, prefix)
+
+
+def _length(sized: Any) -> int | None:
+    try:
+        return len(sized)
+    except Exception:  # the user's own __len__ may raise anything; a length that is not known is not compared
+        return None
+
+
+def _batching(loader: Any, prefix: str) -> dict[str, Fact]:
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    return {
+        f"{prefix}.{name}": Fact(plain(getattr(batch_sampler, name, getattr(loader, name, None))))
+        for name in ("batch_size", "drop_last")
+    }
+
+
+def _sampling(loader: Any, prefix: str, length: int | None) -> dict[str, Fact]:
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    facts = {f"{prefix}.batch_sampler": Fact(batch_sampler and class_path(batch_sampler))}
+    # next to a batch sampler without a sampler, the loader's own one is a placeholder that nobody iterates
+    sampler = getattr(loader if batch_sampler is None else batch_sampler, "sampler", None)
+    if sampler is None:
+        return facts
+    return facts | {f"{prefix}.sampler": Fact(class_path(sampler))} | _sampler(sampler, f"{prefix}.sampler", length)
+
+
+def _sampler(sampler: object, place: str, length: int | None) -> dict[str, Fact]:
+    names = ("replacement", "shuffle", "drop_last")
+    found = {name: getattr(sampler, name) for name in names if hasattr(sampler, name)}
+    # the share of a rank follows from the world size, which is a fact of its own
+    num_samples = None if hasattr(sampler, "num_replicas") else getattr(sampler, "num_samples", None)
+    if num_samples is not None and num_samples != length:
+        found["num_samples"] = num_samples
+    for name in ("weights", "indices"):
+        if hasattr(sampler, name):
+            found[name] = array_digest(getattr(sampler, name))
+    found |= _own_seed(sampler)
+    return {f"{place}.{name}": Fact(plain(value)) for name, value in found.items()}
+
+
+def _own_seed(sampler: object) -> dict[str, int]:
+    generator = getattr(sampler, "generator", None)
+    seed = generator.initial_seed() if isinstance(generator, torch.Generator) else _SEED_LIMIT
+    return {"seed": seed} if seed < _SEED_LIMIT else {}  # a larger one comes from entropy
+
+
+def _dataset(dataset: Any, place: str, depth: int) -> dict[str, Fact]:
+    facts = {f"{place}.class": Fact(class_path(dataset), "info"), f"{place}.length": Fact(_dataset_length(dataset))}
+    if isinstance(dataset, IterableDataset):
+        facts[f"{place}.iterable"] = Fact(True)
+    fingerprint = getattr(dataset, "_fingerprint", None)  # Hugging Face's digest of the data and its transforms
+    if isinstance(fingerprint, str):
+        facts[f"{place}.fingerprint"] = Fact(plain(fingerprint))
+    return facts | (_nested(dataset, place, depth) if depth < _MAX_NESTING else {})
+
+
+def _dataset_length(dataset: Any) -> int | None:
+    return None if isinstance(dataset, IterableDataset) else _length(dataset)
+
+
+def _nested(dataset: Any, place: str, depth: int) -> dict[str, Fact]:
+    facts: dict[str, Fact] = {}
+    # attributes of the instance only: looking a name up on a class may run a property of the user's
+    own = getattr(dataset, "__dict__", {})
+    if hasattr(own.get("indices"), "__len__"):
+        facts[f"{place}.indices"] = Fact(array_digest(own["indices"]))
+    inner = own.get("dataset")
+    if hasattr(inner, "__getitem__") and not isinstance(inner, (str, bytes)):
+        facts |= _dataset(inner, f"{place}.dataset", depth + 1)
+    if isinstance(dataset, ConcatDataset):
+        facts[f"{place}.lengths"] = Fact(plain([_dataset_length(part) for part in dataset.datasets]))
+        for i, part in enumerate(dataset.datasets[:_MAX_PARTS]):
+            facts |= _dataset(part, f"{place}.datasets.{i}", depth + 1)
+    return facts
+
+
+def _fetching(loader: Any, prefix: str) -> dict[str, Fact]:
+    found = {name: plain(getattr(loader, name)) for name in _WORKER_SETTINGS if hasattr(loader, name)}
+    context = getattr(loader, "multiprocessing_context", None)
+    found["multiprocessing_context"] = context and str(getattr(context, "get_start_method", lambda: context)())
+    for name in ("collate_fn", "worker_init_fn"):
+        function = getattr(loader, name, None)
+        found[name] = function and callable_name(function)
+    return {f"{prefix}.{name}": Fact(value, "info") for name, value in found.items()}

@@ -1,0 +1,135 @@
+"""The global random generators: capture, apply, seed, and blocks that leave them as they were."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from resume_core.capture.numpy_rng import NumpyState, put_back_numpy, save_numpy
+
+__all__ = ["Stream", "apply_rng", "capture_rng", "derive", "preserved_rng", "seed_rng"]
+
+_MASK = (1 << 64) - 1
+_Saved = tuple[Any, NumpyState, torch.Tensor, Any]
+
+
+def derive(*words: int) -> int:
+    """A 64-bit hash of integers: the one source of every seed in the data path.
+
+    Each word is folded in with the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom
+    number generators", OOPSLA 2014), so nearby words give unrelated results.
+
+    Args:
+        words: any integers; only their lowest 64 bits count.
+
+    Returns:
+        An integer in [0, 2**64).
+    """
+    value = 0
+    for word in words:
+        value = ((value ^ (word & _MASK)) + 0x9E3779B97F4A7C15) & _MASK
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+        value ^= value >> 31
+    return value
+
+
+def seed_rng(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's global CPU generators from one 64-bit number.
+
+    NumPy and torch are both MT19937 seeded by 32 bits: fed the same bits, they would draw the same numbers. They get
+    disjoint halves; Python's ``random`` takes all 64 through another initialisation. The generator is seeded
+    directly because ``torch.manual_seed`` also visits every accelerator and costs a hundred times more.
+    """
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    torch.default_generator.manual_seed(seed >> 32)
+
+
+def _cuda_in_use() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def capture_rng() -> dict[str, Any]:
+    """The state of every global generator, as a tree of tensors and plain values.
+
+    CUDA generators are included when CUDA is in use. Nothing is drawn.
+    """
+    version, words, gauss = random.getstate()
+    state: dict[str, Any] = {
+        "python": {"version": version, "words": torch.tensor(words, dtype=torch.int64), "gauss": gauss},
+        "numpy": np.random.get_state(legacy=False),
+        "torch": torch.get_rng_state(),
+    }
+    if _cuda_in_use():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def apply_rng(state: Mapping[str, Any]) -> None:
+    """Put the global generators back to what `capture_rng` saw.
+
+    Raises:
+        ValueError: NumPy's global generator is of another kind than the captured one.
+    """
+    python = state["python"]
+    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def _save() -> _Saved:
+    cuda = torch.cuda.get_rng_state_all() if _cuda_in_use() else None
+    return random.getstate(), save_numpy(), torch.get_rng_state(), cuda
+
+
+def _put_back(saved: _Saved) -> None:
+    random.setstate(saved[0])
+    put_back_numpy(saved[1])
+    torch.set_rng_state(saved[2])
+    if saved[3] is not None:
+        torch.cuda.set_rng_state_all(saved[3])
+
+
+@contextlib.contextmanager
+def preserved_rng() -> Iterator[None]:
+    """A block after which every global generator is as it was before, whatever was drawn or seeded inside."""
+    saved = _save()
+    try:
+        yield
+    finally:
+        _put_back(saved)
+
+
+class Stream:
+    """A random stream of its own for code that draws from the global generators.
+
+    Inside ``with stream:`` the global generators continue this stream; outside they are untouched. Used for samplers
+    that draw from them: how far ahead the loader fetches then cannot move training's randomness.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed: int | None = seed
+        self._state: _Saved | None = None
+        self._outside: _Saved | None = None
+
+    def __enter__(self) -> Stream:
+        self._outside = _save()
+        if self._state is None:
+            assert self._seed is not None
+            seed_rng(self._seed)
+        else:
+            _put_back(self._state)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._state = _save()
+        assert self._outside is not None
+        _put_back(self._outside)

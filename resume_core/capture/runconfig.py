@@ -1,0 +1,255 @@
+"""What decides a run, compared between the run that saved and the run that resumes.
+
+A plugin merges the facts that the ``describe_*`` functions read off the live objects with those it alone knows (world
+size, precision, accumulation; a later end of training is information, since the horizon of each scheduler is a fact of
+its own). They are saved with every checkpoint and compared before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from resume_core.capture.describe import (
+    describe_environment,
+    describe_hparams,
+    describe_model,
+    describe_optimizers,
+    describe_schedulers,
+    seed_fact,
+)
+from resume_core.capture.describe_data import describe_loader
+from resume_core.errors import ConfigChangedError, CorruptCheckpointError
+from resume_core.policy import Changes
+from resume_core.state import Fact, RunConfig, Severity
+
+__all__ = [
+    "ABSENT",
+    "Accepted",
+    "Difference",
+    "check",
+    "describe_environment",
+    "describe_hparams",
+    "describe_loader",
+    "describe_model",
+    "describe_optimizers",
+    "describe_schedulers",
+    "diff",
+    "from_json",
+    "seed_fact",
+    "table",
+    "to_json",
+]
+
+_SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # gravest first
+_MAX_ROWS = 20  # of one severity in a table
+_MAX_CELL = 48  # characters
+_MAX_NAMES = 8  # in the snippet that allows them; more are named by what they have in common
+
+
+class _Absent(enum.Enum):
+    ABSENT = "(absent)"
+
+
+ABSENT = _Absent.ABSENT
+"""Stands for a fact that one side does not have."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One fact that is not the same on both sides.
+
+    Attributes:
+        name: its dotted name, as `Changes.allow` takes it.
+        saved: the value in the checkpoint, plain JSON, or `ABSENT`.
+        current: the value of the run that resumes, plain JSON, or `ABSENT`.
+        severity: the milder one of both sides.
+    """
+
+    name: str
+    saved: Any
+    current: Any
+    severity: Severity
+
+    def as_dict(self) -> dict[str, Any]:
+        """The difference as plain JSON; a side that lacks the fact has no entry."""
+        sides = {"saved": self.saved, "current": self.current}
+        present = {side: value for side, value in sides.items() if value is not ABSENT}
+        return {"name": self.name, "severity": self.severity, **present}
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The differences that a restore goes on with.
+
+    Attributes:
+        allowed: changes of the run or of its structure that the user allowed by name.
+        warned: changes of the run that pass because of ``Changes(otherwise="warn")``; to be logged as warnings.
+        info: changes that do not alter the run; to be logged.
+    """
+
+    allowed: tuple[Difference, ...] = ()
+    warned: tuple[Difference, ...] = ()
+    info: tuple[Difference, ...] = ()
+
+
+def diff(saved: RunConfig, current: RunConfig) -> tuple[Difference, ...]:
+    """Every fact that differs or that only one side has: gravest first, then in the order of the facts.
+
+    Where the sides disagree on how grave a fact is, the milder holds: so an unseeded run, whose seed is information,
+    differs from a seeded one without blocking it.
+    """
+    names = dict.fromkeys([*saved, *current])
+    found = [_compare(name, saved.get(name), current.get(name)) for name in names]
+    return tuple(sorted(filter(None, found), key=lambda difference: _SEVERITIES.index(difference.severity)))
+
+
+def _compare(name: str, saved: Fact | None, current: Fact | None) -> Difference | None:
+    sides = [fact for fact in (saved, current) if fact is not None]
+    if len(sides) == 2 and sides[0].value == sides[1].value:
+        return None
+    severity = max((fact.severity for fact in sides), key=_SEVERITIES.index)
+    return Difference(name, saved.value if saved else ABSENT, current.value if current else ABSENT, severity)
+
+
+def check(
+    saved: RunConfig, current: RunConfig, changes: Changes, *, path: str = "", step: int | None = None
+) -> Accepted:
+    """Compare two runs and refuse every change that the user did not allow.
+
+    Args:
+        saved: the facts in the checkpoint.
+        current: the facts of the run that resumes, taken before anything was loaded.
+        changes: what the user allows. ``otherwise="warn"`` lets changes of the run pass, never those of structure.
+        path: the checkpoint, for the error.
+        step: its step, for the error.
+
+    Returns:
+        What was accepted, and why.
+
+    Raises:
+        ConfigChangedError: with all refused differences, each with both values, in one table.
+    """
+    differences = diff(saved, current)
+    info = tuple(d for d in differences if d.severity == "info")
+    allowed = tuple(d for d in differences if d.severity != "info" and changes.accepts(d.name))
+    rest = tuple(d for d in differences if d.severity != "info" and not changes.accepts(d.name))
+    warned = tuple(d for d in rest if d.severity == "run" and changes.otherwise == "warn")
+    refused = tuple(d for d in rest if d not in warned) if warned else rest
+    if refused:
+        raise ConfigChangedError(_message(refused, changes), differences=refused, path=path, step=step)
+    return Accepted(allowed=allowed, warned=warned, info=info)
+
+
+def _message(refused: tuple[Difference, ...], changes: Changes) -> str:
+    intro = "The run differs from the one that wrote the checkpoint. Nothing was loaded."
+    return f"{intro}\n\n{table(refused)}\n\n{_advice(refused, changes)}"
+
+
+def _advice(refused: tuple[Difference, ...], changes: Changes) -> str:
+    names = [difference.name for difference in refused if difference.severity == "run"]
+    mixed = 0 < len(names) < len(refused)
+    steps = ["restore the saved values" + ("" if len(names) == len(refused) else " (* cannot be loaded otherwise)")]
+    if names:
+        allow = list(map(json.dumps, (*changes.allow, *_common(names))))
+        listed = f"({allow[0]},)" if len(allow) == 1 else f"({', '.join(allow)})"
+        steps.append(f"or go on with the new {'values of the others' if mixed else 'ones'}: Changes(allow={listed})")
+    steps.append("or start afresh in another directory")
+    return "\n  - ".join(["What to do:", *steps])
+
+
+def _common(names: list[str]) -> list[str]:
+    if len(names) <= _MAX_NAMES:
+        return names
+    return list(dict.fromkeys(name.partition(".")[0] for name in names))
+
+
+def table(differences: Iterable[Difference]) -> str:
+    """The differences as aligned columns ``name | saved | current``.
+
+    Structure is marked with ``*``. Of each severity the first 20 rows are shown, and the number of the others.
+    """
+    differences = tuple(differences)
+    rows = [("", "name", "saved", "current")]
+    for severity in _SEVERITIES:
+        group = [difference for difference in differences if difference.severity == severity]
+        rows += [_row(difference) for difference in group[:_MAX_ROWS]]
+        if len(group) > _MAX_ROWS:
+            rows.append((" ", f"… and {len(group) - _MAX_ROWS} more", "", ""))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _row(difference: Difference) -> tuple[str, str, str, str]:
+    mark = "*" if difference.severity == "structure" else " "
+    return mark, difference.name, *_cells(_shown(difference.saved), _shown(difference.current))
+
+
+def _shown(value: object) -> str:
+    return ABSENT.value if value is ABSENT else json.dumps(value, ensure_ascii=False)
+
+
+def _cells(saved: str, current: str) -> tuple[str, str]:
+    """Both texts short, and cut so that the first place where they differ is still in sight."""
+    same = next((i for i, (a, b) in enumerate(zip(saved, current, strict=False)) if a != b), 0)
+    start = max(0, same - _MAX_CELL // 4) if max(len(saved), len(current)) > _MAX_CELL else 0
+    return _cut(saved, start), _cut(current, start)
+
+
+def _cut(text: str, start: int) -> str:
+    if len(text) <= _MAX_CELL:
+        return text
+    head, tail = ("…" if start else ""), text[start:]
+    return head + (tail if len(tail) < _MAX_CELL else tail[: _MAX_CELL - 2] + "…")
+
+
+def to_json(config: RunConfig) -> dict[str, dict[str, Any]]:
+    """The facts as plain JSON: severity -> name -> value.
+
+    Raises:
+        ValueError: a value is not plain JSON, or would not compare equal once it was written and read back.
+    """
+    data: dict[str, dict[str, Any]] = {severity: {} for severity in _SEVERITIES}
+    for name, fact in config.items():
+        if not _is_plain(fact.value):
+            raise ValueError(f"the fact {name!r} is not plain JSON: {fact.value!r}")
+        data[fact.severity][name] = fact.value
+    return data
+
+
+def from_json(data: object) -> dict[str, Fact]:
+    """The facts that `to_json` wrote.
+
+    Raises:
+        CorruptCheckpointError: ``data`` is of another form.
+    """
+    if not isinstance(data, Mapping) or set(data) != set(_SEVERITIES):
+        raise CorruptCheckpointError(f"a run config has exactly the parts {', '.join(_SEVERITIES)}")
+    config: dict[str, Fact] = {}
+    for severity in _SEVERITIES:
+        config |= _facts(data[severity], severity, taken=config)
+    return config
+
+
+def _facts(part: object, severity: Severity, taken: Mapping[str, Fact]) -> dict[str, Fact]:
+    if not isinstance(part, Mapping):
+        raise CorruptCheckpointError(f"the {severity} part of a run config is not an object")
+    for name, value in part.items():
+        if type(name) is not str or name in taken or not _is_plain(value):
+            raise CorruptCheckpointError(f"the run config has a fact that cannot be read: {name!r}")
+    return {name: Fact(value, severity) for name, value in part.items()}
+
+
+def _is_plain(value: object) -> bool:
+    kind = type(value)
+    if kind is dict:
+        return all(type(key) is str and _is_plain(item) for key, item in value.items())  # type: ignore[attr-defined]
+    if kind is list:
+        return all(map(_is_plain, value))  # type: ignore[call-overload]
+    if kind is float:
+        return math.isfinite(value)  # type: ignore[arg-type]
+    return value is None or kind in (str, int, bool)

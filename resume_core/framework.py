@@ -1,0 +1,39 @@
+"""What a plugin implements so that a `Session` can decide for it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from resume_core.state import Fact, State
+
+__all__ = ["Framework"]
+
+
+class Framework(Protocol):
+    """One training framework, seen from the session. It captures and applies; it holds no decision."""
+
+    @property
+    def rank(self) -> int:
+        """Which of the processes that train together this one is, from 0."""
+        ...
+
+    @property
+    def world_size(self) -> int:
+        """How many processes train together."""
+        ...
+
+    def prepare(self, key: int) -> None:
+        """The run's key is known: data loaders may be asked for, in a random stream derived from it."""
+        ...
+
+    def describe(self) -> dict[str, Fact]:
+        """What decides this run, taken from freshly configured objects; called after `prepare`, before `apply`."""
+        ...
+
+    def capture(self) -> State:
+        """The state at a boundary: live references, no copies. Draws no random numbers."""
+        ...
+
+    def apply(self, state: State) -> None:
+        """Put ``state`` into the live objects, as far as they exist, and the rest when they do; RNG last."""
+        ...

@@ -1,0 +1,39 @@
+"""Tensors laid out as the bytes of the file they become.
+
+``flatten`` takes state apart; ``Stager`` copies it into an ``Arena`` as finished safetensors files; ``parse`` and
+``unflatten`` put it together again::
+
+    flat = flatten(tree)
+    (image,) = stager.stage([FileSpec("training.safetensors", flat.tensors)])
+    image.finish()                                          # on the thread that writes
+    write(image.buffer), write(dumps(flat.structure))
+    tree = unflatten(loads(text), parse(bytes_of_the_file))
+"""
+
+from __future__ import annotations
+
+from resume_core.image.arena import Arena
+from resume_core.image.layout import Entry, Layout
+from resume_core.image.read import Header, Stored, parse, parse_header
+from resume_core.image.stage import FileSpec, Image, Stager
+from resume_core.image.structure import Flat, Recorded, dumps, flatten, loads, register_leaf, unflatten
+
+__all__ = [
+    "flatten",
+    "unflatten",
+    "dumps",
+    "loads",
+    "register_leaf",
+    "Flat",
+    "Recorded",
+    "Layout",
+    "Entry",
+    "Arena",
+    "Stager",
+    "FileSpec",
+    "Image",
+    "parse",
+    "parse_header",
+    "Header",
+    "Stored",
+]

@@ -1,0 +1,35 @@
+"""Modes of the thread and of the process that must not reach what the image package does, nor the other way round."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def plain_tensors() -> Iterator[None]:
+    """Tensors made inside are ordinary ones, whatever mode the caller is in, and no graph is recorded.
+
+    A view made in inference mode could not be written to outside of it, and a restored one could not be trained.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No cyclic garbage collection inside; references still free objects as they always do.
+
+    A walk over thousands of tensors makes enough dicts to trigger full collections, each of which visits every object
+    of the process and takes longer than the walk.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

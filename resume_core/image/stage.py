@@ -1,0 +1,174 @@
+"""Live tensors into the arena: the one copy that training waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from resume_core.image.arena import Arena
+from resume_core.image.layout import PAGE_BYTES, Layout, needs_reordering
+
+from resume_core.image.quiet import collector_paused, plain_tensors
+
+
+@dataclass(frozen=True)
+class FileSpec:
+    """A file to stage.
+
+    Attributes:
+        name: of the file, for example ``"model.safetensors"``; unique in one call.
+        tensors: name to live tensor.
+        plain: see :meth:`Layout.plan`.
+        metadata: text for the header.
+    """
+
+    name: str
+    tensors: Mapping[str, torch.Tensor]
+    plain: bool = False
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class Image:
+    """A file in memory, complete after :meth:`finish`. Valid until the next :meth:`Stager.stage`.
+
+    Attributes:
+        name: of the file.
+        buffer: the whole file; starts on a page.
+        size_bytes: its size.
+    """
+
+    def __init__(self, name: str, layout: Layout, buffer: memoryview, memory: torch.Tensor) -> None:
+        self.name = name
+        self.buffer = buffer
+        self.size_bytes = layout.size_bytes
+        self._memory = memory
+        entries = layout.entries.values() if layout.plain else ()
+        self._unordered = [entry for entry in entries if needs_reordering(entry)]
+
+    def finish(self) -> None:
+        """Bring a plain image into C order, in place, with one temporary tensor at a time. Twice does no harm.
+
+        For the thread that writes: ordering costs several times what the copy did.
+        """
+        with plain_tensors():
+            while self._unordered:
+                staged = self._unordered[-1].view(self._memory)
+                staged.as_strided((staged.numel(),), (1,)).copy_(staged.contiguous().view(-1))
+                self._unordered.pop()
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Tensors of one type on one device, and where they go."""
+
+    device: torch.device
+    names: list[str]
+    targets: list[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A layout at its place in the arena."""
+
+    layout: Layout
+    metadata: dict[str, str]
+    offset: int
+    groups: list[_Group]
+
+
+class Stager:
+    """Copies files into one arena, and keeps plans and views from one save to the next."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._memory = arena.tensor
+        self._placed: dict[str, _Placed] = {}
+
+    def stage(self, files: Sequence[FileSpec]) -> list[Image]:
+        """Copy all tensors of all files; later changes of them do not show.
+
+        Draws no random numbers and records no gradients. Overwrites the images of the call before.
+
+        Args:
+            files: each goes to a page boundary, in the order given.
+
+        Raises:
+            ValueError: two files have one name.
+            UnsupportedStateError: see :meth:`Layout.plan`.
+            OSError: no memory for the arena.
+        """
+        if len({file.name for file in files}) != len(files):
+            raise ValueError(f"two files have one name: {[file.name for file in files]}")
+        with plain_tensors(), collector_paused():
+            self._place(files)
+            for file in files:
+                self._copy(file)
+        self._synchronize()
+        return [self._image(self._placed[file.name], file.name) for file in files]
+
+    def _place(self, files: Sequence[FileSpec]) -> None:
+        """Plans for ``files``; those that still fit, at the same place, are used again with their views."""
+        layouts = [self._layout(file) for file in files]
+        *offsets, size_bytes = _page_offsets([layout.size_bytes for layout in layouts])
+        if size_bytes > self._arena.size_bytes:
+            self._placed = {}  # its views would hold the old memory while the new one is taken
+            self._arena.reserve(size_bytes)
+        if self._memory is not self._arena.tensor:  # grown, here or by another user of the arena
+            self._memory, self._placed = self._arena.tensor, {}
+        before, self._placed = self._placed, {}
+        for file, layout, offset in zip(files, layouts, offsets, strict=True):
+            old = before.get(file.name)
+            if old is None or old.layout is not layout or old.offset != offset:
+                old = self._new(file, layout, offset)
+            self._placed[file.name] = old
+
+    def _layout(self, file: FileSpec) -> Layout:
+        old = self._placed.get(file.name)
+        if (
+            old is not None
+            and old.layout.plain == file.plain
+            and old.metadata == file.metadata
+            and old.layout.matches(file.tensors)
+        ):
+            return old.layout
+        return Layout.plan(file.tensors, metadata=file.metadata, plain=file.plain)
+
+    def _new(self, file: FileSpec, layout: Layout, offset: int) -> _Placed:
+        image = self._memory[offset : offset + layout.size_bytes]
+        groups: dict[tuple[torch.dtype, torch.device], _Group] = {}
+        for entry in layout.entries.values():
+            device = file.tensors[entry.name].device
+            group = groups.setdefault((entry.dtype, device), _Group(device, [], []))
+            if entry.nbytes:
+                group.names.append(entry.name)
+                group.targets.append(entry.view(image))
+        return _Placed(layout, dict(file.metadata), offset, list(groups.values()))
+
+    def _copy(self, file: FileSpec) -> None:
+        for group in self._placed[file.name].groups:
+            if group.names:
+                sources = [file.tensors[name] for name in group.names]
+                torch._foreach_copy_(group.targets, sources, non_blocking=True)
+
+    def _synchronize(self) -> None:
+        """Wait for the copies off each device that takes them without blocking."""
+        devices = {group.device for placed in self._placed.values() for group in placed.groups}
+        for device in devices:
+            if device.type != "cpu":
+                torch.get_device_module(device).current_stream(device).synchronize()
+
+    def _image(self, placed: _Placed, name: str) -> Image:
+        layout, offset = placed.layout, placed.offset
+        buffer = self._arena.view(offset, layout.size_bytes)
+        buffer[: len(layout.header)] = layout.header
+        return Image(name, layout, buffer, self._memory[offset : offset + layout.size_bytes])
+
+
+def _page_offsets(sizes_bytes: Sequence[int]) -> list[int]:
+    """Where each of several files starts, and at the end where the next one would."""
+    offsets = [0]
+    for size_bytes in sizes_bytes:
+        offsets.append(-(-(offsets[-1] + size_bytes) // PAGE_BYTES) * PAGE_BYTES)
+    return offsets

@@ -1,0 +1,414 @@
+"""The life of one attempt: every decision about saving, restoring and refusing is taken here.
+
+A plugin calls, in this order::
+
+    start()              candidates, config diff, read, apply         (nothing is loaded before the diff)
+    begin(progress)      claim the attempt, first save of a new run   (right before the first batch)
+    boundary(progress)   between two batches, again and again
+    end(error)           wait for the save in flight
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from resume_core.capture.provenance import describe_code, provenance
+from resume_core.capture.rng import derive
+from resume_core.capture.runconfig import Accepted, Difference, check, from_json, table, to_json
+from resume_core.checkpointer import Checkpointer, Pending
+from resume_core.errors import (
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    ResumeError,
+    SaveFailedError,
+    SupersededError,
+)
+from resume_core.framework import Framework
+from resume_core.policy import Changes, Keep, SaveEvery
+from resume_core.schedule import Schedule
+from resume_core.state import Progress, RunConfig, State
+from resume_core.storage import (
+    Attempt,
+    CheckpointRef,
+    CheckpointSlots,
+    Lineage,
+    Manifest,
+    open_store,
+    prune,
+    read_manifest,
+)
+from resume_core.writer import Writer
+
+__all__ = ["Restored", "Session", "resume_mode"]
+
+_KEY = 7  # the word that the run's key is derived from the seed with
+_MAX_FAILURES = 3  # failed saves in a row that end training
+
+
+def resume_mode(resume: str = "auto") -> str:
+    """What to resume: the environment variable ``EXACT_RESUME`` wins over the argument.
+
+    Returns:
+        ``"auto"``, ``"must"``, ``"never"``, ``"off"`` (the plugin does nothing), or the name of a checkpoint.
+
+    Raises:
+        ValueError: an empty name.
+    """
+    mode = os.environ.get("EXACT_RESUME") or resume
+    if not isinstance(mode, str) or not mode:
+        raise ValueError(f'resume must be "auto", "must", "never" or the name of a checkpoint, got {mode!r}')
+    return mode
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a run goes on from.
+
+    Attributes:
+        ref: the checkpoint.
+        progress: where it was taken.
+        accepted: differences of the run config that were accepted.
+        start_s: when the restore began, monotonic seconds.
+    """
+
+    ref: CheckpointRef
+    progress: Progress
+    accepted: Accepted
+    start_s: float
+
+
+@dataclass
+class _Health:
+    """How the saves of this attempt went."""
+
+    num_failed: int = 0
+    num_failed_in_a_row: int = 0
+    num_committed: int = 0
+    blocked_s: list[float] = field(default_factory=list)
+
+
+class Session:
+    """One attempt of a run.
+
+    Args:
+        framework: captures and applies.
+        directory: the run's directory, local or any fsspec URL.
+        resume: see `resume_mode`.
+        save: when to save.
+        keep: which checkpoints stay.
+        changes: what may differ from the run that saved.
+        storage_options: passed to fsspec.
+        log: where messages go.
+
+    Raises:
+        ValueError: an unusable ``directory`` or ``resume``.
+    """
+
+    def __init__(
+        self,
+        framework: Framework,
+        directory: str | os.PathLike[str],
+        *,
+        resume: str = "auto",
+        save: SaveEvery | None = None,
+        keep: Keep | None = None,
+        changes: Changes | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self._framework = framework
+        self._resume = resume_mode(resume)
+        self._save, self._keep, self._changes = save or SaveEvery(), keep or Keep(), changes or Changes()
+        self._log = log or logging.getLogger("exact_resume")
+        self._store = open_store(os.fspath(directory), dict(storage_options or {}))
+        self._lineage = Lineage(self._store)
+        self._checkpointer = Checkpointer(self._store, rank=framework.rank)
+        self._writer = Writer()
+        self._schedule = Schedule(self._save)
+        self._health = _Health()
+        self._restored: Restored | None = None
+        self._attempt: Attempt | None = None
+        self._slots: CheckpointSlots | None = None
+        self._in_flight = 0  # the step whose save is in flight
+        self._requested = False
+        self._checked_at: int | None = None
+        self._key = 0
+        self._config: RunConfig = {}
+        self._provenance: Mapping[str, Any] = {}
+
+    # ---- restoring
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether `start` will find something to go on from."""
+        return next(iter(self._candidates()), None) is not None
+
+    @property
+    def blocked_s(self) -> float | None:
+        """Median seconds that a save of this attempt kept training waiting; None before the first."""
+        blocked = sorted(self._health.blocked_s)
+        return blocked[len(blocked) // 2] if blocked else None
+
+    def _candidates(self) -> Iterator[CheckpointRef]:
+        if self._resume == "never":
+            return
+        named = None if self._resume in ("auto", "must") else self._resume
+        yield from self._lineage.candidates(named)
+
+    def start(self, seed: int | None) -> Restored | None:
+        """Find the newest valid checkpoint of the run's line, compare configurations, and apply it.
+
+        Args:
+            seed: the user's seed, None when there is none.
+
+        Returns:
+            What was restored, None for a new run.
+
+        Raises:
+            ConfigChangedError: the run differs; nothing was loaded.
+            CheckpointNotFoundError: one was required or named and is not there.
+            CorruptCheckpointError: checkpoints exist and none of them can be used.
+            OSError: the store cannot be read.
+        """
+        self._refuse_ranks()
+        start_s = time.monotonic()
+        self._report_damage()
+        found = self._find(start_s)
+        if found is None:
+            if self._resume == "must":
+                raise CheckpointNotFoundError(
+                    f'resume="must", but {self._store.url} holds no checkpoint to go on from. Check the directory, '
+                    'or start the run with resume="auto".',
+                    path=self._store.url,
+                )
+            self._key = secrets.randbits(64) if seed is None else derive(seed, _KEY)
+            self._describe()
+            return None
+        self._restored, state = found
+        self._framework.apply(state)
+        self._restore_threads()
+        return self._restored
+
+    def _refuse_ranks(self) -> None:
+        if self._framework.world_size > 1:
+            raise ResumeError(
+                f"{self._framework.world_size} processes train together; this version resumes a single process only"
+            )
+
+    def _report_damage(self) -> None:
+        for error in self._lineage.damaged():
+            self._log.warning("%s", error)
+
+    def _find(self, start_s: float) -> tuple[Restored, State] | None:
+        damage: CorruptCheckpointError | None = None
+        for ref in self._candidates():
+            try:
+                manifest = read_manifest(self._store, ref)
+                accepted = self._compare(ref, manifest)
+                state = self._checkpointer.read(ref, manifest)
+            except (CorruptCheckpointError, CheckpointNotFoundError) as error:
+                self._log.warning("%s cannot be used, trying the one before it: %s", ref.path, error)
+                damage = error if isinstance(error, CorruptCheckpointError) else damage
+                continue
+            self._report(accepted)
+            return Restored(manifest.ref, _progress(manifest), accepted, start_s), state
+        if damage is not None:
+            raise CorruptCheckpointError(
+                f"no checkpoint of this run's line in {self._store.url} can be used; the last reason: {damage} "
+                'Restore the files, or start anew on purpose with resume="never".',
+                path=self._store.url,
+            ) from damage
+        return None
+
+    def _compare(self, ref: CheckpointRef, manifest: Manifest) -> Accepted:
+        header = manifest.header
+        self._key = int(header["key"])
+        self._describe()
+        saved = from_json(header["config"])
+        return check(saved, self._config, self._changes, path=ref.path, step=int(header["progress"]["step"]))
+
+    def _describe(self) -> None:
+        self._framework.prepare(self._key)
+        if not self._config:
+            self._provenance = provenance()
+            self._config = {**self._framework.describe(), **describe_code(self._provenance)}
+
+    def _report(self, accepted: Accepted) -> None:
+        if accepted.warned:
+            self._log.warning(
+                'the run differs from its checkpoint (Changes(otherwise="warn")):\n%s', table(accepted.warned)
+            )
+        if accepted.allowed:
+            self._log.info("changes that were allowed:\n%s", table(accepted.allowed))
+        if accepted.info:
+            self._log.debug("other differences:\n%s", table(accepted.info))
+
+    def _restore_threads(self) -> None:
+        """Sums are split over threads, so another count rounds differently."""
+        assert self._restored is not None
+        difference = next((d for d in self._restored.accepted.info if d.name == "environment.threads"), None)
+        if difference is None or not isinstance(difference.saved, int):
+            return
+        if difference.saved <= (os.cpu_count() or 1):
+            torch.set_num_threads(difference.saved)
+            self._log.info("torch computes with %d threads again, as the run did before", difference.saved)
+        else:
+            self._log.warning(
+                "the run used %s threads, this machine has %s: results may differ in the last bits",
+                difference.saved,
+                os.cpu_count(),
+            )
+
+    # ---- running
+
+    def begin(self, progress: Progress) -> None:
+        """The first batch is about to be fetched: claim the attempt, and save a new run once.
+
+        Raises:
+            UnsupportedStateError: a value in the state that no checkpoint can hold.
+            OSError: the store cannot be written.
+        """
+        if self._attempt is not None:
+            return
+        restored = self._restored
+        accepted = [d.as_dict() for d in _decisive(restored)] if restored else []
+        info = {"provenance": dict(self._provenance), "accepted": accepted, "key": self._key}
+        self._attempt = self._lineage.claim(restored_from=restored.ref if restored else None, info=info)
+        self._slots = CheckpointSlots(self._store, self._attempt.name)
+        self._schedule.restart(progress)
+        if restored is not None:
+            self._announce(restored)
+        elif self._save.at_start:
+            self._take(progress, "start")
+
+    def _announce(self, restored: Restored) -> None:
+        assert self._attempt is not None
+        self._log.info(
+            "resumed at step %d, batch %d, epoch %d from %s (%s) in %.1f s; this is %s",
+            restored.progress.step,
+            restored.progress.batch,
+            restored.progress.epoch,
+            restored.ref.path,
+            self._store.url,
+            time.monotonic() - restored.start_s,
+            self._attempt.name,
+        )
+
+    def boundary(self, progress: Progress) -> bool:
+        """A batch and everything that belongs to it is done: save if it is time.
+
+        Returns:
+            True when training should stop.
+
+        Raises:
+            SaveFailedError: the first save of a new run failed, or three saves in a row.
+            SupersededError: a newer attempt of the run has started.
+            UnsupportedStateError: state that first exists after the first step cannot be saved.
+        """
+        if self._attempt is None:
+            return False
+        self._settle()
+        if self._schedule.due(progress):
+            self._requested = True
+        if self._requested and not progress.in_window and not self._writer.busy:
+            self._take(progress, "schedule")
+        elif self._checked_at is not None and progress.step > self._checked_at:
+            self._checkpointer.check(self._framework.capture())
+            self._checked_at = None
+        return False
+
+    def _take(self, progress: Progress, reason: str) -> None:
+        """Capture and stage now, write in the background."""
+        assert self._attempt is not None
+        assert self._slots is not None
+        start = time.perf_counter()
+        header = {
+            "progress": asdict(progress),
+            "reason": reason,
+            "key": self._key,
+            "config": to_json(self._config),
+            "provenance": dict(self._provenance),
+            "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        }
+        pending = self._checkpointer.stage(self._framework.capture(), header)
+        slot, attempt = self._slots.take(progress.step), self._attempt
+        self._requested = False
+        self._in_flight = progress.step
+        # moments of an optimizer exist only after its first step: look again then
+        self._checked_at = progress.step if reason == "start" else None
+        self._schedule.restart(progress)
+        self._writer.submit(lambda: self._write(pending, slot, attempt))
+        self._health.blocked_s.append(time.perf_counter() - start)
+
+    def _write(self, pending: Pending, slot: Any, attempt: Attempt) -> None:
+        manifest = pending.write(self._store, slot, still_newest=lambda: self._lineage.check_newest(attempt))
+        self._log.debug("saved %s, %d bytes", manifest.ref.path, pending.size_bytes)
+        for problem in prune(self._lineage, self._keep, attempt).failures:
+            self._log.warning("an old checkpoint could not be deleted: %s", problem)
+
+    def _settle(self, *, strict: bool = False) -> None:
+        """Take the outcome of the save that ended since the last boundary; ``strict`` raises any failure."""
+        ended, error = self._writer.take_outcome()
+        if not ended:
+            return
+        health = self._health
+        if error is None:
+            health.num_committed += 1
+            health.num_failed_in_a_row = 0
+            return
+        health.num_failed += 1
+        health.num_failed_in_a_row += 1
+        self._requested = True
+        if isinstance(error, SupersededError):
+            raise error
+        kept = "older checkpoints are intact" if health.num_committed or self._restored else "no checkpoint exists yet"
+        message = f"the save at step {self._in_flight} failed ({type(error).__name__}: {error}); {kept}"
+        self._log.error("%s", message)
+        nothing_saved = not health.num_committed and self._restored is None
+        if strict or nothing_saved or health.num_failed_in_a_row >= _MAX_FAILURES:
+            raise SaveFailedError(message, path=self._store.url, step=self._in_flight) from error
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait for the save in flight.
+
+        Raises:
+            SaveFailedError: it failed; its cause is chained.
+            SupersededError: a newer attempt of the run has started.
+            TimeoutError: it was still being written.
+        """
+        self._writer.wait(timeout_s)
+        self._settle(strict=True)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Training is over: wait for the save in flight and end the writer.
+
+        Args:
+            error: what ended it, None when it ran to its end. With one, a failed save is logged and not raised.
+
+        Raises:
+            SaveFailedError: the last save failed.
+        """
+        try:
+            self.wait()
+        except ResumeError:
+            if error is None:
+                raise
+        finally:
+            self._writer.close()
+
+
+def _progress(manifest: Manifest) -> Progress:
+    return Progress(**manifest.header["progress"])
+
+
+def _decisive(restored: Restored) -> tuple[Difference, ...]:
+    return restored.accepted.allowed + restored.accepted.warned

@@ -1,0 +1,68 @@
+"""The leaf types that the parts hand to one another: no logic, no I/O.
+
+*State* is what one rank captured, in memory; a *checkpoint* is one committed save of all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+Severity = Literal["structure", "run", "info"]
+"""*structure*: cannot be loaded. *run*: changes the run. *info*: logged, never blocks."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What one rank captured: live references, no copies.
+
+    Attributes:
+        model: parameters and buffers, named as in ``state_dict``.
+        training: everything else that is the same on all ranks; a tree of dicts, lists, tensors and plain values.
+        rank: what only this rank has: RNG, positions, open gradients, running metrics; a tree likewise.
+        info: recorded for people and for the config diff, never restored; may hold anything.
+    """
+
+    model: Mapping[str, torch.Tensor]
+    training: Mapping[str, Any]
+    rank: Mapping[str, Any]
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training stands at a boundary.
+
+    Attributes:
+        step: optimizer steps done over the run.
+        batch: micro-batches trained on over the run.
+        epoch: the epoch the last batch belonged to, counted from 0.
+        epoch_batch: micro-batches of that epoch trained on.
+        in_window: True inside a half-filled accumulation window.
+    """
+
+    step: int = 0
+    batch: int = 0
+    epoch: int = 0
+    epoch_batch: int = 0
+    in_window: bool = False
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing that decides, or describes, a run.
+
+    Attributes:
+        value: plain JSON: str, int, float, bool, None, list, dict.
+        severity: what a change of it means.
+    """
+
+    value: Any
+    severity: Severity = "run"
+
+
+RunConfig = Mapping[str, Fact]
+"""Dotted names to facts, for example ``"data.0.batch_size"`` or ``"optimizer.0.lr"``."""

@@ -1,0 +1,154 @@
+"""What a store can do. Everything above works through these few operations and sees only keys and bytes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+
+from resume_core.storage.digest import BytesLike, byte_view
+
+__all__ = ["Names", "Sink", "Store"]
+
+Names = list[str]
+"""What ``Store.list`` returns; inside these classes ``list`` is the method."""
+
+
+class Sink(ABC):
+    """A file being written. Use it as a context manager.
+
+    A normal exit makes the file durable under its key; an exception, of whatever kind, leaves the key as it was.
+    Every byte must have been written once by then.
+    """
+
+    def __init__(self, path: str, size_bytes: int) -> None:
+        self._path = path
+        self._size_bytes = size_bytes
+        self._written_bytes = 0
+
+    def write_at(self, offset_bytes: int, view: BytesLike) -> None:
+        """Write all of ``view`` at ``offset_bytes``. Ranges may come in any order and must not overlap.
+
+        Raises:
+            ValueError: the range lies outside the size the sink was opened with.
+            OSError: the store refused; leave the ``with`` block to abort.
+        """
+        data = byte_view(view)
+        if offset_bytes < 0 or offset_bytes + data.nbytes > self._size_bytes:
+            raise ValueError(
+                f"{self._path}: bytes {offset_bytes} to {offset_bytes + data.nbytes} lie outside the "
+                f"{self._size_bytes} bytes the file was opened for"
+            )
+        self._write(offset_bytes, data)
+        self._written_bytes += data.nbytes
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._abort()
+            return
+        try:
+            self._require_whole()
+            self._finish()
+        except BaseException:
+            self._abort()
+            raise
+
+    def _require_whole(self) -> None:
+        if self._written_bytes != self._size_bytes:
+            raise ValueError(f"{self._path}: {self._written_bytes} of {self._size_bytes} bytes were written")
+
+    @abstractmethod
+    def _write(self, offset_bytes: int, data: memoryview) -> None:
+        """Take ``data``; the caller may reuse its memory afterwards."""
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Make the file durable and visible under its key."""
+
+    @abstractmethod
+    def _abort(self) -> None:
+        """Drop what was written; must not raise and may come after a ``_finish`` that failed."""
+
+
+class Store(ABC):
+    """One root that holds a run: a local directory, a bucket's prefix, memory.
+
+    Keys are relative paths with ``/``; a prefix is a key or ``""`` for the root. Every method raises ``ValueError``
+    for a key that is absolute or leaves the root, and lets ``OSError`` of the system through with its type.
+    Methods may be called from several threads and processes.
+
+    Attributes:
+        url: the root, as messages show it.
+    """
+
+    url: str
+
+    def locate(self, key: str) -> str:
+        """Where ``key`` lies, for messages."""
+        return f"{self.url}/{key}" if key else self.url
+
+    @abstractmethod
+    def create(self, key: str, data: bytes) -> bool:
+        """Make a file that does not exist yet, whole and durable.
+
+        Returns:
+            True if this call made it, False if it existed, which is left as it was. Of several callers at once one
+            gets True, where the store can tell (see the implementation).
+        """
+
+    @abstractmethod
+    def put(self, key: str, data: bytes) -> None:
+        """Write a file whole and durable, in place of one that exists. Readers see the old or the new, nothing else."""
+
+    @abstractmethod
+    def open_sink(self, key: str, size_bytes: int) -> Sink:
+        """Open a large file for writing; see ``Sink``."""
+
+    @abstractmethod
+    def read(self, key: str) -> bytes:
+        """All bytes of a file.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+
+    @abstractmethod
+    def size(self, key: str) -> int:
+        """Size of a file in bytes.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+
+    @abstractmethod
+    def read_into(self, key: str, offset_bytes: int, view: memoryview | bytearray) -> None:
+        """Fill all of ``view`` with the bytes of a file from ``offset_bytes`` on.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            EOFError: the file ends before the view is full.
+        """
+
+    @abstractmethod
+    def list(self, prefix: str) -> Names:
+        """Sorted names of the files and folders directly under ``prefix``, always fresh; [] if there are none."""
+
+    @abstractmethod
+    def exists(self, key: str) -> bool:
+        """Whether there is a file (not a folder) of that name."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Delete a file; one that is missing is fine."""
+
+    @abstractmethod
+    def delete_tree(self, prefix: str) -> None:
+        """Delete everything under ``prefix``, whoever wrote it; missing is fine. The root itself stays."""
+
+    @abstractmethod
+    def delete_empty(self, prefix: str) -> None:
+        """Delete the folder ``prefix`` if nothing is in it; otherwise, and where stores have no folders, do nothing."""

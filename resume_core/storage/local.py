@@ -1,0 +1,311 @@
+"""A store in a local directory (or a mounted network one).
+
+Each file is written to a temporary name in its own folder, synced, given its final name in one system call, and the
+folder is synced, so a power cut leaves either the whole file or none. A killed process leaves at most a temporary
+(``paths.temporary_name``), which readers do not see as a file of a checkpoint and retention removes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from resume_core.storage.digest import CHUNK_BYTES, BytesLike, byte_view
+from resume_core.storage.interface import Names, Sink, Store
+from resume_core.storage.paths import temporary_name, validate_key
+
+__all__ = ["LocalStore"]
+
+# What link(2) answers on file systems without hard links (FAT, some FUSE and network mounts).
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
+# What fsync(2) answers for a folder where the file system has no such notion.
+_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
+
+
+class LocalStore(Store):
+    """A local directory. It is created by the first write.
+
+    Args:
+        root: the directory; ``~`` and relative paths are resolved now, a later ``chdir`` changes nothing.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.url = os.path.abspath(os.path.expanduser(os.fspath(root)))
+
+    def create(self, key: str, data: bytes) -> bool:
+        """See ``Store.create``. Exclusive on every file system, by link(2) or, without hard links, O_EXCL."""
+        path = self._path(key)
+        if os.path.lexists(path):
+            return False
+        with self._temporary(path) as temporary:
+            write_file(temporary, data)
+            made = _link(temporary, path)
+            if made is None:
+                return self._create_exclusively(path, data)
+        if made:
+            sync_folder(os.path.dirname(path))
+        return made
+
+    def put(self, key: str, data: bytes) -> None:
+        """See ``Store.put``."""
+        path = self._path(key)
+        with self._temporary(path) as temporary:
+            write_file(temporary, data)
+            os.replace(temporary, path)
+        sync_folder(os.path.dirname(path))
+
+    def open_sink(self, key: str, size_bytes: int) -> Sink:
+        """See ``Store.open_sink``."""
+        path = self._path(key)
+        self._make_parent(path)
+        with _explained(self.url, path):
+            return _LocalSink(self.url, path, size_bytes)
+
+    def read(self, key: str) -> bytes:
+        """See ``Store.read``."""
+        with _missing(self._path(key)) as path, open(path, "rb") as file:
+            return file.read()
+
+    def size(self, key: str) -> int:
+        """See ``Store.size``."""
+        with _missing(self._path(key)) as path:
+            if os.path.isdir(path):
+                raise IsADirectoryError
+            return os.stat(path).st_size
+
+    def read_into(self, key: str, offset_bytes: int, view: memoryview | bytearray) -> None:
+        """See ``Store.read_into``."""
+        rest = byte_view(view)
+        with _missing(self._path(key)) as path, open(path, "rb", buffering=0) as file:
+            file.seek(offset_bytes)
+            while rest.nbytes:
+                num_read = file.readinto(rest)
+                if not num_read:
+                    raise EOFError(f"{path} ends {rest.nbytes} bytes early")
+                rest = rest[num_read:]
+
+    def list(self, prefix: str) -> Names:
+        """See ``Store.list``."""
+        try:
+            return sorted(os.listdir(self._path(prefix) if prefix else self.url))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def exists(self, key: str) -> bool:
+        """See ``Store.exists``."""
+        try:
+            self.size(key)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def delete(self, key: str) -> None:
+        """See ``Store.delete``. A symbolic link is removed, not what it points to."""
+        path = self._path(key)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(path)
+            # Deletions are ordered (the manifest goes first), after a power cut too.
+            sync_folder(os.path.dirname(path))
+
+    def delete_tree(self, prefix: str) -> None:
+        """See ``Store.delete_tree``. Symbolic links are removed, not followed."""
+        for name in self.list(prefix):
+            path = os.path.join(self._path(prefix) if prefix else self.url, name)
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
+        if prefix:
+            self.delete_empty(prefix)
+
+    def delete_empty(self, prefix: str) -> None:
+        """See ``Store.delete_empty``."""
+        try:
+            os.rmdir(self._path(prefix))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.url, *validate_key(key).split("/"))
+
+    def _make_parent(self, path: str) -> None:
+        with _explained(self.url, path):
+            make_folder(os.path.dirname(path))
+
+    @contextmanager
+    def _temporary(self, path: str) -> Iterator[str]:
+        """A temporary name beside ``path``; what is still there at the end, however it comes, is removed."""
+        self._make_parent(path)
+        temporary = _temporary_path(path)
+        try:
+            with _explained(self.url, path):
+                yield temporary
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+    def _create_exclusively(self, path: str, data: bytes) -> bool:
+        try:
+            write_file(path, data)
+        except FileExistsError:
+            return False
+        except BaseException:
+            os.unlink(path)
+            raise
+        sync_folder(os.path.dirname(path))
+        return True
+
+
+@contextmanager
+def _explained(root: str, path: str) -> Iterator[None]:
+    """Let an error of the system out with its type, naming the path, the store and the way out."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        what = f"{os.strerror(error.errno)}: cannot write into the store {root}; {_advice(error.errno)}"
+        raise OSError(error.errno, what, path) from error
+
+
+def _advice(code: int) -> str:
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space or keep fewer checkpoints; what was there before is intact"
+    return "choose a directory that this user can write, or mend it"
+
+
+class _LocalSink(Sink):
+    def __init__(self, root: str, path: str, size_bytes: int) -> None:
+        super().__init__(path, size_bytes)
+        self._root = root
+        self._temporary = _temporary_path(path)
+        self._fd: int | None = _open_new(self._temporary)
+
+    def _write(self, offset_bytes: int, data: memoryview) -> None:
+        assert self._fd is not None, "the sink is closed"
+        with _explained(self._root, self._path):
+            write_all(self._fd, offset_bytes, data)
+
+    def _finish(self) -> None:
+        assert self._fd is not None, "the sink is closed"
+        with _explained(self._root, self._path):
+            os.fsync(self._fd)
+            self._close()
+            os.replace(self._temporary, self._path)
+            sync_folder(os.path.dirname(self._path))
+
+    def _abort(self) -> None:
+        with suppress(OSError):
+            self._close()
+        with suppress(OSError):
+            os.unlink(self._temporary)
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+def write_all(fd: int, offset_bytes: int, data: memoryview) -> None:
+    """Write all of ``data`` at ``offset_bytes``: the one place where bytes of a checkpoint meet the kernel."""
+    while data.nbytes:
+        num_written = os.pwrite(fd, data[:CHUNK_BYTES], offset_bytes)
+        offset_bytes += num_written
+        data = data[num_written:]
+
+
+def write_file(path: str, data: BytesLike) -> None:
+    """Write a file that must not exist, and sync it. A failure can leave a part of it.
+
+    Raises:
+        FileExistsError: ``path`` exists, as a link too.
+        OSError: whatever else the system says.
+    """
+    fd = _open_new(path)
+    try:
+        with _naming(path):
+            write_all(fd, 0, byte_view(data))
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_folder(path: str) -> None:
+    """Create a folder and those above it, each durable in its parent. One that exists is fine.
+
+    Raises:
+        NotADirectoryError: a file is in the way.
+        OSError: whatever else the system says.
+    """
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
+    except FileNotFoundError:
+        make_folder(os.path.dirname(path))
+        make_folder(path)
+    else:
+        sync_folder(os.path.dirname(path))
+
+
+def sync_folder(path: str) -> None:
+    """Make names that were created, renamed or removed in a folder durable, where the file system can."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with _naming(path):
+            os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(fd)
+
+
+def _open_new(path: str) -> int:
+    # 0o666: the umask decides, as for any file a user's program writes. O_EXCL refuses links as well.
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+
+def _temporary_path(path: str) -> str:
+    folder, name = os.path.split(path)
+    return os.path.join(folder, temporary_name(name, secrets.token_hex(4)))
+
+
+def _link(temporary: str, path: str) -> bool | None:
+    """Give ``temporary`` its final name: False if that exists, None where there are no hard links."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        # NFS can answer so when the reply to a link that succeeded was lost; the link count knows (open(2)).
+        return os.stat(temporary).st_nlink == 2
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return None
+        raise
+    return True
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Add the path to errors of calls that only know a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = path
+        raise
+
+
+@contextmanager
+def _missing(path: str) -> Iterator[str]:
+    """A file where a folder should be, or the reverse, means that the key is missing, as on an object store."""
+    try:
+        yield path
+    except (NotADirectoryError, IsADirectoryError):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None

@@ -1,0 +1,236 @@
+"""Real processes for the end-to-end tests: trained, killed with SIGKILL from outside, started again.
+
+A preloaded forkserver has torch and Lightning imported already, so a run costs a fraction of a second; its children are
+not daemons, because DataLoader workers must be able to start below them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PRELOAD = ["lightning.pytorch", "torchmetrics", "lightning_resume", "harness"]
+DEADLINE_S = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One start of the training script."""
+
+    root: str  # folder of this test
+    name: str = "run"  # of this start: prefix of what it writes
+    directory: str = "ckpt"
+    seed: int = 7
+    script: str = "small"  # which module and data, see scripts.py
+    workers: int = 0
+    persistent: bool = False
+    epochs: int = 3
+    num_samples: int = 20
+    batch_size: int = 4
+    save_steps: int | None = 1
+    keep: int = 3
+    resume: str = "auto"
+    allow: tuple[str, ...] = ("seed",)
+    otherwise: str = "error"
+    plugin: bool = True
+    pause_at: int | None = None  # batch (over the run) in whose training_step the process waits to be killed
+    slow_s: float = 0.0  # sleep in every training_step
+    settle: bool = False  # every training_step waits for the save in flight, so that every boundary can save
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def path(self, suffix: str) -> Path:
+        return Path(self.root) / f"{self.name}.{suffix}"
+
+    def but(self, **changes: Any) -> Job:
+        return dataclasses.replace(self, **changes)
+
+
+def append(path: Path, *lines: Any) -> None:
+    """Append whole lines; O_APPEND keeps those of several workers apart."""
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, data)
+    os.close(fd)
+
+
+def lines(path: Path) -> list[Any]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def digest(tree: Any) -> str:
+    """A digest of everything in a nested state: types, dtypes, strides, bytes."""
+    state = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            flat = value.detach().contiguous().reshape(-1).view(torch.uint8) if value.numel() else value
+            state.update(repr((value.dtype, tuple(value.shape), value.stride())).encode() + bytes(flat.tolist()))
+        elif isinstance(value, dict):
+            for key in value:
+                state.update(repr(key).encode())
+                add(value[key])
+        elif isinstance(value, (list, tuple)):
+            state.update(f"{type(value).__name__}{len(value)}".encode())
+            for item in value:
+                add(item)
+        else:
+            state.update(repr(value).encode())
+
+    add(tree)
+    return state.hexdigest()
+
+
+def _child(job: Job) -> None:
+    import scripts
+
+    error = job.path("error")
+    out = os.open(job.path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    try:
+        scripts.run(job)
+    except BaseException as caught:
+        error.write_text(f"{type(caught).__name__}: {caught}")
+        raise
+
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(PRELOAD)
+
+
+def start(job: Job) -> Any:
+    Path(job.root).mkdir(parents=True, exist_ok=True)
+    process = _CONTEXT.Process(target=_child, args=(job,), daemon=False)
+    process.start()
+    return process
+
+
+def finish(process: Any, job: Job) -> dict[str, Any]:
+    """Wait for a run that must end by itself; what it reports at its end."""
+    process.join(DEADLINE_S)
+    if process.is_alive():
+        process.kill()
+        raise AssertionError(f"{job.name} did not end in {DEADLINE_S} s\n{job.path('log').read_text()[-3000:]}")
+    if process.exitcode != 0:
+        raise AssertionError(f"{job.name} ended with {process.exitcode}\n{job.path('log').read_text()[-6000:]}")
+    return json.loads(job.path("end").read_text())
+
+
+def train(job: Job) -> dict[str, Any]:
+    """Run to the end."""
+    return finish(start(job), job)
+
+
+def fails(job: Job) -> str:
+    """Run a job that must refuse; its error."""
+    process = start(job)
+    process.join(DEADLINE_S)
+    assert process.exitcode not in (0, None), f"{job.name} ended with {process.exitcode}: nothing was refused"
+    return job.path("error").read_text()
+
+
+def wait_for(condition: Callable[[], bool], process: Any, job: Job) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        if not process.is_alive() and not condition():
+            raise AssertionError(f"{job.name} ended early\n{job.path('log').read_text()[-6000:]}")
+        if time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(f"{job.name} never got there\n{job.path('log').read_text()[-3000:]}")
+        time.sleep(0.005)
+
+
+def kill(process: Any) -> None:
+    """SIGKILL: no handler, no clean-up."""
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+def committed(job: Job) -> list[str]:
+    """Names of the committed checkpoints, by reading the directory as a stranger would."""
+    return sorted(str(p.parent.relative_to(job.directory)) for p in Path(job.directory).glob("*/*/manifest.json"))
+
+
+def kill_at(job: Job, batch: int) -> None:
+    """Train until the step of ``batch`` has begun and the save at the boundary before it is committed; then kill."""
+    process = start(job.but(pause_at=batch, settle=True))
+    paused = job.path("paused")
+    expected = f"step-{batch:09d}" if job.save_steps == 1 else None
+    wait_for(
+        lambda: paused.exists()
+        and (expected is None or any(Path(name).name.split(".")[0] == expected for name in committed(job))),
+        process,
+        job,
+    )
+    kill(process)
+
+
+def kill_after(job: Job, seconds: float) -> bool:
+    """Train for ``seconds``, then kill. False when the run had ended by then."""
+    process = start(job)
+    process.join(seconds)
+    if process.exitcode is not None:
+        assert process.exitcode == 0, job.path("log").read_text()[-6000:]
+        return False
+    kill(process)
+    return True
+
+
+class Recorder:
+    """What a run writes down while it trains, for the parent to compare."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.num_batches = 0
+
+    def read(self, index: int) -> None:
+        append(self.job.path("reads"), index)
+
+    def pause(self, batch: int) -> None:
+        if self.job.slow_s:
+            time.sleep(self.job.slow_s)
+        if self.job.pause_at == batch:
+            self.job.path("paused").write_text(str(batch))
+            time.sleep(DEADLINE_S)
+            os._exit(3)
+
+    def step(self, **facts: Any) -> None:
+        append(self.job.path("steps"), facts)
+
+    def end(self, **facts: Any) -> None:
+        temporary = self.job.path("end.tmp")
+        temporary.write_text(json.dumps(facts))
+        temporary.rename(self.job.path("end"))
+
+
+def steps(job: Job) -> list[dict[str, Any]]:
+    return lines(job.path("steps"))
+
+
+def reads(job: Job) -> list[int]:
+    return lines(job.path("reads"))
+
+
+def assert_continues(reference: Job, resumed: Job, first_batch: int) -> None:
+    """``resumed`` did exactly what ``reference`` did from ``first_batch`` on."""
+    expected, found = steps(reference)[first_batch:], steps(resumed)
+    assert [s["ids"] for s in found] == [s["ids"] for s in expected]
+    assert found == expected
+
+
+def shuffled(seed: int) -> random.Random:
+    return random.Random(seed)

@@ -1,0 +1,134 @@
+import copy
+import random
+import threading
+
+import pytest
+import torch
+
+from resume_core.image import Arena, FileSpec, Stager, flatten, parse, unflatten
+from tests.image.helpers import assert_same
+
+
+def stage(stager, tree, **options):
+    (image,) = stager.stage([FileSpec("a.safetensors", flatten(tree).tensors, **options)])
+    return image
+
+
+def test_an_image_is_a_snapshot_that_later_changes_do_not_reach():
+    state = {"w": torch.randn(5, requires_grad=True), "m": torch.randn(3, 4).t()}
+    before = copy.deepcopy({"w": state["w"].detach().clone(), "m": state["m"]})
+    image = stage(Stager(Arena()), state)
+    with torch.no_grad():
+        state["w"].zero_()
+        state["m"].add_(1)
+    restored = unflatten(flatten(before).structure, parse(image.buffer))
+    assert_same(before, restored)
+
+
+def test_staging_again_takes_no_new_memory_and_makes_no_new_views():
+    arena = Arena()
+    stager = Stager(arena)
+    state = {f"p{i}": torch.randn(50) for i in range(20)}
+    addresses, sizes = set(), set()
+    for step in range(100):
+        state["p3"].fill_(step)
+        image = stage(stager, state)
+        addresses.add(arena.tensor.data_ptr())
+        sizes.add(arena.size_bytes)
+        assert parse(image.buffer)["p3"][0] == step
+    assert len(addresses) == len(sizes) == 1
+
+
+def test_every_image_starts_on_a_page_and_holds_its_own_file():
+    files = [FileSpec(f"{i}.safetensors", {"x": torch.full((i + 1,), float(i))}, plain=i == 0) for i in range(4)]
+    images = Stager(Arena()).stage(files)
+    for i, image in enumerate(images):
+        assert image.name == f"{i}.safetensors"
+        assert image.size_bytes == len(image.buffer)
+        assert torch.frombuffer(image.buffer, dtype=torch.uint8).data_ptr() % 4096 == 0
+        assert parse(image.buffer)["x"].tolist() == [float(i)] * (i + 1)
+
+
+def test_a_structure_that_changes_is_planned_again():
+    stager = Stager(Arena())
+    assert parse(stage(stager, {"a": torch.ones(2)}).buffer)["a"].tolist() == [1, 1]
+    grown = stage(stager, {"a": torch.ones(2), "b": torch.full((10_000,), 2.0)})
+    assert parse(grown.buffer)["b"].eq(2).all()
+    assert parse(stage(stager, {"a": torch.zeros(2)}).buffer)["a"].tolist() == [0, 0]
+
+
+def test_a_file_that_moves_because_the_one_before_it_grew_is_still_right():
+    stager = Stager(Arena())
+    last = {"y": torch.arange(5)}
+    for num in (1, 5000, 3):
+        _, image = stager.stage([FileSpec("a", {"x": torch.zeros(num)}), FileSpec("b", last)])
+        assert parse(image.buffer)["y"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_an_arena_grown_by_another_is_noticed():
+    arena = Arena()
+    stager = Stager(arena)
+    stage(stager, {"x": torch.zeros(3)})
+    arena.reserve(2**20)
+    assert parse(stage(stager, {"x": torch.ones(3)}).buffer)["x"].tolist() == [1, 1, 1]
+
+
+def test_changed_metadata_is_written():
+    stager = Stager(Arena())
+    for step in ("1", "2"):
+        image = stage(stager, {"x": torch.zeros(1)}, metadata={"step": step})
+        assert f'"step":"{step}"'.encode() in bytes(image.buffer)
+
+
+def test_finish_brings_a_plain_image_into_c_order_once_and_on_any_thread():
+    weight = torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last)
+    image = stage(Stager(Arena()), {"w": weight}, plain=True)
+    for _ in range(2):
+        thread = threading.Thread(target=image.finish)
+        thread.start()
+        thread.join()
+    assert torch.equal(parse(image.buffer)["w"], weight)
+
+
+def test_staging_records_no_graph_and_draws_no_random_numbers():
+    weight = torch.randn(3, requires_grad=True)
+    torch_state, python_state = torch.get_rng_state(), random.getstate()
+    image = stage(Stager(Arena()), {"w": weight * 2})
+    image.finish()
+    assert not parse(image.buffer)["w"].requires_grad
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert random.getstate() == python_state
+
+
+def test_staging_works_inside_and_outside_of_inference_mode():
+    stager = Stager(Arena())
+    with torch.inference_mode():
+        restored = parse(stage(stager, {"x": torch.ones(3)}).buffer)["x"]
+    assert restored.requires_grad_().is_leaf
+    assert parse(stage(stager, {"x": torch.zeros(3)}).buffer)["x"].tolist() == [0, 0, 0]
+
+
+def test_live_tensors_are_copied_by_one_call_for_each_type(monkeypatch):
+    calls = []
+    copy_all = torch._foreach_copy_
+    monkeypatch.setattr(torch, "_foreach_copy_", lambda to, of, **k: calls.append(len(of)) or copy_all(to, of, **k))
+    state = {f"f{i}": torch.zeros(2) for i in range(10)} | {
+        f"i{i}": torch.zeros(2, dtype=torch.int32) for i in range(5)
+    }
+    stage(Stager(Arena()), state | {"empty": torch.zeros(0)})
+    assert sorted(calls) == [5, 10]
+
+
+def test_two_files_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="one name"):
+        Stager(Arena()).stage([FileSpec("a", {}), FileSpec("a", {})])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_tensors_on_a_gpu_are_staged_as_they_are_at_the_call():
+    state = {"w": torch.randn(1000, 1000, device="cuda"), "h": torch.ones(3)}
+    before = state["w"].cpu()
+    image = stage(Stager(Arena()), state)
+    state["w"].zero_()
+    assert torch.equal(parse(image.buffer)["w"], before)

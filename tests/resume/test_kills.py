@@ -1,0 +1,100 @@
+"""A killed and resumed run does what the uninterrupted run did, to the last bit."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from harness import Job, assert_continues, kill_after, kill_at, reads, steps, train
+
+NUM_BATCHES = 15  # three epochs of five
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    root = tmp_path_factory.mktemp("reference")
+    job = Job(str(root), "reference", str(root / "ckpt"))
+    return job, train(job)
+
+
+def new_job(tmp_path, **changes):
+    return Job(str(tmp_path), "first", str(tmp_path / "ckpt")).but(**changes)
+
+
+def batches(job):
+    return [s for s in steps(job) if "batch" in s]
+
+
+def assert_same_run(reference, end, *jobs):
+    """Every batch that any of the jobs trained on is the reference's, and so is how it all ended."""
+    job, expected_end = reference
+    by_place = {(s["epoch"], s["batch"]): s for s in batches(job)}
+    for other in jobs:
+        for step in batches(other):
+            assert step == by_place[step["epoch"], step["batch"]]
+    assert end == expected_end
+
+
+@pytest.mark.parametrize("cut", range(1, NUM_BATCHES))
+def test_a_cut_at_any_batch_changes_nothing(tmp_path, reference, cut):
+    first = new_job(tmp_path)
+    kill_at(first, cut)
+    second = first.but(name="second", seed=1000 + cut)
+    end = train(second)
+    assert_same_run(reference, end, first, second)
+    found = batches(second)
+    assert len(found) == NUM_BATCHES - cut
+    assert sorted(reads(second)) == sorted(i for s in found for i in s["ids"])  # nothing consumed is read again
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({"workers": 2}, {"workers": 2}), ({"workers": 2, "persistent": True},) * 2, ({"workers": 4}, {"workers": 0})],
+    ids=["2 workers", "2 persistent workers", "4 then 0 workers"],
+)
+@pytest.mark.parametrize("cut", [3, 9, 10])
+def test_workers_change_nothing(tmp_path, reference, before, after, cut):
+    first = new_job(tmp_path, **before)
+    kill_at(first, cut)
+    second = first.but(name="second", seed=5, **{"workers": 0, "persistent": False, **after})
+    assert_same_run(reference, train(second), first, second)
+    assert sorted(reads(second)) == sorted(i for s in batches(second) for i in s["ids"])
+    assert len(batches(second)) == NUM_BATCHES - cut
+
+
+def test_two_cuts_in_one_epoch_change_nothing(tmp_path, reference):
+    first = new_job(tmp_path, workers=2)
+    kill_at(first, 6)
+    second = first.but(name="second", seed=8)
+    kill_at(second, 8)
+    third = first.but(name="third", seed=9)
+    assert_same_run(reference, train(third), first, second, third)
+    assert len(batches(third)) == NUM_BATCHES - 8
+
+
+def test_a_kill_before_the_first_periodic_save_goes_on_from_the_save_at_the_start(tmp_path, reference):
+    first = new_job(tmp_path, save_steps=100)
+    kill_at(first, 2)
+    second = first.but(name="second", seed=8)
+    assert_same_run(reference, train(second), first, second)
+    assert len(batches(second)) == NUM_BATCHES
+    assert "resumed at step 0" in second.path("log").read_text()
+
+
+def test_thirty_kills_at_random_moments_change_nothing(tmp_path, reference):
+    moments = random.Random(20)
+    jobs = [new_job(tmp_path, name="start-0", workers=2, slow_s=0.03, save_steps=1)]
+    num_kills = 0
+    while num_kills < 30 and kill_after(jobs[-1], 0.3 + moments.random() * 0.6):
+        num_kills += 1
+        jobs.append(jobs[0].but(name=f"start-{len(jobs)}", seed=100 + len(jobs)))
+    jobs.append(jobs[0].but(name="last", seed=99))
+    assert_same_run(reference, train(jobs[-1]), *jobs)
+
+
+def test_steps_follow_one_another_as_in_the_uninterrupted_run(tmp_path, reference):
+    first = new_job(tmp_path)
+    kill_at(first, 7)
+    second = first.but(name="second", seed=3)
+    train(second)
+    assert_continues(reference[0], second, 8)  # seven batches and the end of epoch 0

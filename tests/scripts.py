@@ -1,0 +1,161 @@
+"""The training scripts that the end-to-end tests start in processes of their own."""
+
+from __future__ import annotations
+
+import logging
+import random
+import warnings
+from typing import Any
+
+import harness
+import lightning.pytorch as L
+import numpy as np
+import torch
+import torchmetrics
+from torch.utils.data import DataLoader, Dataset
+
+from lightning_resume import Changes, Keep, ResumeCallback, SaveEvery
+
+
+class Augmented(Dataset):
+    """Samples with augmentation from every kind of generator."""
+
+    def __init__(self, job: harness.Job, num_samples: int, name: str = "train") -> None:
+        self.job, self.num_samples, self.name = job, num_samples, name
+        self.generators = {"numpy": np.random.default_rng(), "torch": torch.Generator(), "python": random.Random()}
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if self.name == "train":
+            harness.Recorder(self.job).read(index)
+        own = self.generators
+        noise = [
+            random.random(),
+            np.random.rand(),
+            torch.rand(()).item(),
+            own["numpy"].random(),
+            own["python"].random(),
+            torch.rand((), generator=own["torch"]).item(),
+        ]
+        return {"id": index, "x": torch.tensor([index / 10, *noise])}
+
+
+class Net(L.LightningModule):
+    """A small network with dropout, a step schedule, one on an epoch's average, and running metrics."""
+
+    def __init__(self, job: harness.Job) -> None:
+        super().__init__()
+        self.job, self.recorder = job, harness.Recorder(job)
+        width = job.options.get("width", 8)
+        layers = [torch.nn.Linear(7, width), torch.nn.Dropout(0.5), torch.nn.Linear(width, 1)]
+        self.layers = torch.nn.Sequential(*layers)
+        self.mean = torchmetrics.MeanMetric()
+        self.unsaved = torchmetrics.MaxMetric()
+        if job.options.get("manual"):
+            self.automatic_optimization = False
+
+    def loss(self, batch: dict[str, Any]) -> torch.Tensor:
+        return (self.layers(batch["x"]) - 1).pow(2).mean()
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor | None:
+        done = self.trainer.fit_loop.epoch_loop.batch_progress.total.completed
+        if self.job.settle:
+            next(c for c in self.trainer.callbacks if isinstance(c, ResumeCallback))._session.wait()
+        self.recorder.pause(done)
+        loss = self.loss(batch)
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        self.mean.update(loss.detach())
+        self.log("mean", self.mean, on_step=False, on_epoch=True)
+        self.unsaved.update(loss.detach())
+        self.recorder.step(
+            epoch=self.current_epoch,
+            batch=batch_idx,
+            step=self.global_step,
+            ids=batch["id"].tolist(),
+            x=batch["x"].tolist(),
+            lr=[group["lr"] for group in self.trainer.optimizers[0].param_groups],
+            loss=loss.item(),
+        )
+        if self.automatic_optimization:
+            return loss
+        optimizer = self.optimizers()
+        self.manual_backward(loss)
+        if (batch_idx + 1) % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        return None
+
+    def on_train_epoch_end(self) -> None:
+        self.log("max", self.unsaved.compute())
+        self.unsaved.reset()
+        self.recorder.step(epoch_end=self.current_epoch, ids=[])
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        self.log("val_loss", self.loss(batch) + torch.rand(()) * 0.01)
+
+    def configure_optimizers(self) -> Any:
+        options = self.job.options
+        kind = getattr(torch.optim, options.get("optimizer", "AdamW"))
+        optimizer = kind(self.parameters(), lr=options.get("lr", 1e-2))
+        if options.get("manual"):
+            return optimizer
+        kinds = torch.optim.lr_scheduler
+        horizon = options.get("horizon", 60)
+        by_step = {"scheduler": kinds.CosineAnnealingLR(optimizer, horizon), "interval": "step"}
+        plateau = kinds.ReduceLROnPlateau(optimizer, factor=0.7, patience=0, threshold=0.3)
+        return [optimizer], [by_step, {"scheduler": plateau, "monitor": "loss_epoch", "interval": "epoch"}]
+
+
+def loaders(job: harness.Job) -> tuple[DataLoader, DataLoader]:
+    common: dict[str, Any] = {"num_workers": job.workers, "persistent_workers": job.persistent}
+    train = Augmented(job, job.num_samples)
+    return (
+        DataLoader(train, job.batch_size, shuffle=job.options.get("shuffle", True), **common),
+        DataLoader(Augmented(job, 4, "val"), 2, num_workers=job.workers and 1),
+    )
+
+
+def callbacks(job: harness.Job) -> list[L.Callback]:
+    if not job.plugin:
+        return []
+    return [
+        ResumeCallback(
+            job.directory,
+            resume=job.resume,
+            save=SaveEvery(steps=job.save_steps, minutes=None),
+            keep=Keep(last=job.keep),
+            changes=Changes(allow=job.allow, otherwise=job.otherwise),
+        )
+    ]
+
+
+def run(job: harness.Job) -> None:
+    warnings.filterwarnings("ignore", ".*does not have many workers.*|.*This DataLoader will create.*|.*smaller than.*")
+    logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
+    torch.set_num_threads(1)
+    L.seed_everything(job.seed, verbose=False)
+    net = Net(job)
+    arguments = {
+        "max_epochs": job.epochs,
+        "accelerator": "cpu",
+        "devices": 1,
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+        "num_sanity_val_steps": 1,
+        "default_root_dir": job.root,
+    }
+    trainer = L.Trainer(**arguments | job.options.get("trainer", {}), callbacks=callbacks(job))
+    trainer.fit(net, *loaders(job))
+    net.recorder.end(
+        parameters=harness.digest(net.state_dict()),
+        optimizers=harness.digest([optimizer.state_dict() for optimizer in trainer.optimizers]),
+        schedulers=harness.digest([config.scheduler.state_dict() for config in trainer.lr_scheduler_configs]),
+        metrics={name: float(value) for name, value in sorted(trainer.callback_metrics.items())},
+        rng=harness.digest([random.getstate(), torch.from_numpy(np.random.get_state()[1].copy()), torch.get_rng_state()]),
+        step=trainer.global_step,
+        epoch=trainer.current_epoch,
+    )

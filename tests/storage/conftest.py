@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from resume_core.storage import commit, open_store
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request, tmp_path):
+    """An empty store, of each kind."""
+    return open_store(tmp_path / "run" if request.param == "local" else f"memory://{uuid.uuid4().hex}/run")
+
+
+@pytest.fixture
+def local_store(tmp_path):
+    return open_store(tmp_path / "run")
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """Chunks of 64 bytes, so that small files have several."""
+    monkeypatch.setattr(commit, "CHUNK_BYTES", 64)

@@ -1,0 +1,119 @@
+"""A failure or a kill at every single operation of a claim, a save and a prune."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from resume_core.storage import Lineage, local, open_store
+
+from .helpers import Faults, FaultyOs, FaultyStore, Run, candidates, die, in_child, load, tree
+
+
+def prepared(url):
+    """A run with one attempt and one committed checkpoint; returns its store and that checkpoint."""
+    store = open_store(url)
+    return store, Run(store).save(1, "old")
+
+
+def second_attempt(store, old) -> None:
+    """What is interrupted: a restart that saves twice and prunes."""
+    run = Run(store, restored_from=old)
+    run.save(2, "new")
+    run.prune()
+    run.save(2, "newest")
+    run.prune()
+
+
+def check_after(store, started: bool = True) -> None:
+    """Whatever happened: the newest committed checkpoint loads, nothing torn is visible, and the run goes on."""
+    refs = candidates(store)
+    tags = [load(store, ref) for ref in refs]
+    assert tags in (["old"], ["new"], ["newest"], ["new", "old"], ["newest", "new"])
+    assert Lineage(store).damaged() == []
+    run = Run(store, restored_from=refs[0])
+    run.save(3, "again")
+    assert not run.prune().failures
+    assert [load(store, ref) for ref in candidates(store)] == ["again"]
+    left = [key for key in tree(store) if not key.endswith("attempt.json")]
+    assert all(key.startswith(f"{run.attempt.name}/step-000000003/") for key in left)
+
+
+def sweep(interrupted, limit=400):
+    """Call ``interrupted(number)`` for each operation until one run comes to its end; returns how many there were."""
+    for number in range(limit):
+        if not interrupted(number):
+            assert number > 50
+            return number
+    raise AssertionError("the save never came to its end")
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_an_error_at_any_operation_of_the_store_loses_nothing(tmp_path, monkeypatch, kind, late):
+    monkeypatch.setattr(local, "os", FaultyOs(Faults(-1)))
+
+    def interrupted(number):
+        url = tmp_path / str(number) if kind == "local" else f"memory://{tmp_path}/{number}"
+        store, old = prepared(url)
+        faults = Faults(number)
+        try:
+            second_attempt(FaultyStore(store, faults, late), old)
+        except OSError:
+            assert faults.failed
+        check_after(store)
+        return faults.failed
+
+    sweep(interrupted)
+
+
+def test_a_full_disk_at_any_system_call_loses_nothing(tmp_path, monkeypatch):
+    def interrupted(number):
+        monkeypatch.setattr(local, "os", FaultyOs(Faults(-1)))
+        store, old = prepared(tmp_path / str(number))
+        faults = Faults(number)
+        monkeypatch.setattr(local, "os", FaultyOs(faults))
+        try:
+            second_attempt(store, old)
+        except OSError:
+            assert faults.failed
+        monkeypatch.setattr(local, "os", FaultyOs(Faults(-1)))
+        check_after(store)
+        return faults.failed
+
+    sweep(interrupted)
+
+
+def test_a_kill_at_any_system_call_loses_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "os", FaultyOs(Faults(-1)))
+
+    def interrupted(number):
+        store, old = prepared(tmp_path / str(number))
+
+        def work():
+            local.os = FaultyOs(Faults(number, die))
+            second_attempt(store, old)
+
+        code = in_child(work)
+        assert code in (0, -signal.SIGKILL)
+        check_after(store)
+        return code
+
+    sweep(interrupted)
+
+
+def test_a_kill_at_any_system_call_of_the_first_start_leaves_an_empty_or_a_whole_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "os", FaultyOs(Faults(-1)))
+    for number in range(200):
+        store = open_store(tmp_path / str(number))
+
+        def work(store=store, number=number):
+            local.os = FaultyOs(Faults(number, die))
+            Run(store).save(0, "first")
+
+        code = in_child(work)
+        assert [load(store, ref) for ref in candidates(store)] in ([], ["first"])
+        if code == 0:
+            return
+    raise AssertionError("the save never came to its end")
