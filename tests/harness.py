@@ -96,6 +96,7 @@ def digest(tree: Any) -> str:
 def _child(job: Job) -> None:
     import scripts
 
+    multiprocessing.set_start_method("fork", force=True)  # as in a plain script; the forkserver hands down its own
     error = job.path("error")
     out = os.open(job.path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, 1)
