@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, ModelCheckpoint
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource, _request_dataloader
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
@@ -41,7 +41,9 @@ from resume_core.capture.runconfig import (
 from resume_core.errors import ResumeError
 from resume_core.state import Fact, Progress, State
 
-__all__ = ["TrainerAdapter", "probe"]
+__all__ = ["TrainerAdapter", "probe", "refuse_unsupported"]
+
+_TUNERS = (BatchSizeFinder, LearningRateFinder)
 
 _LOADER_HOOKS = 101  # the word that the random stream of train_dataloader() is derived with
 _VALIDATION_SLOTS = 1000
@@ -103,6 +105,24 @@ def probe(trainer: Any) -> None:
         raise ResumeError(
             f"lightning {lightning.__version__} lacks what lightning_resume hooks into: {', '.join(missing)}. "
             "Install a version of lightning that exact-resume supports, or a newer exact-resume."
+        )
+
+
+def refuse_unsupported(trainer: Any) -> None:
+    """Refuse what this version would not resume exactly.
+
+    Raises:
+        ResumeError: names what is not supported and what to do.
+    """
+    tuners = [type(callback).__name__ for callback in trainer.callbacks if isinstance(callback, _TUNERS)]
+    if tuners:
+        raise ResumeError(f"{tuners[0]} trains inside fit(), which is not supported: tune in a run of its own first")
+    if trainer.strategy.restore_checkpoint_after_setup:
+        raise ResumeError(f"{type(trainer.strategy).__name__} is not supported: train on a single device")
+    if trainer.fit_loop.epoch_progress.total.ready:
+        raise ResumeError(
+            "fit() is called a second time on this Trainer: make a new Trainer with a ResumeCallback of its own "
+            "directory for each fit"
         )
 
 

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lightning_resume._trainer import TrainerAdapter, probe
+from lightning_resume._trainer import TrainerAdapter, probe, refuse_unsupported
 from resume_core.capture.loader import loader_warnings
 from resume_core.capture.runconfig import seed_fact
 from resume_core.policy import Changes, Keep, SaveEvery
@@ -75,6 +75,7 @@ class ResumeCallback(Callback):
         if stage != "fit" or trainer.fast_dev_run or resume_mode(self._options["resume"]) == "off":
             return
         probe(trainer)
+        refuse_unsupported(trainer)
         seed = seed_fact(os.environ.get("PL_GLOBAL_SEED"), torch.initial_seed())
         adapter = TrainerAdapter(trainer, seed)
         session = Session(adapter, self._directory, log=_log, **self._options)

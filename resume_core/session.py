@@ -31,6 +31,7 @@ from resume_core.errors import (
     ResumeError,
     SaveFailedError,
     SupersededError,
+    UnsupportedStateError,
 )
 from resume_core.framework import Framework
 from resume_core.policy import Changes, Keep, SaveEvery
@@ -90,9 +91,8 @@ class Restored:
 class _Health:
     """How the saves of this attempt went."""
 
-    num_failed: int = 0
+    committed: bool = False
     num_failed_in_a_row: int = 0
-    num_committed: int = 0
     blocked_s: list[float] = field(default_factory=list)
 
 
@@ -282,13 +282,20 @@ class Session:
         restored = self._restored
         accepted = [d.as_dict() for d in _decisive(restored)] if restored else []
         info = {"provenance": dict(self._provenance), "accepted": accepted, "key": self._key}
-        self._attempt = self._lineage.claim(restored_from=restored.ref if restored else None, info=info)
+        newest = None if self._resume == "never" else self._lineage.newest()
+        self._attempt = self._lineage.claim(
+            # an attempt that found nothing to restore still belongs to the run, so that its leftovers are pruned
+            parent=newest.name if newest and restored is None else None,
+            restored_from=restored.ref if restored else None,
+            info=info,
+        )
         self._slots = CheckpointSlots(self._store, self._attempt.name)
         self._schedule.restart(progress)
         if restored is not None:
             self._announce(restored)
         elif self._save.at_start:
             self._take(progress, "start")
+        self._checked_at = progress.step
 
     def _announce(self, restored: Restored) -> None:
         assert self._attempt is not None
@@ -317,21 +324,36 @@ class Session:
         if self._attempt is None:
             return False
         self._settle()
-        if self._schedule.due(progress):
-            self._requested = True
-        if self._requested and not progress.in_window and not self._writer.busy:
-            self._take(progress, "schedule")
-        elif self._checked_at is not None and progress.step > self._checked_at:
+        self._requested = self._requested or self._schedule.due(progress)
+        if self._checked_at is not None and progress.step > self._checked_at:
+            # moments of an optimizer exist only after its first step: refuse now rather than hours later
             self._checkpointer.check(self._framework.capture())
             self._checked_at = None
+        if self._requested and not progress.in_window and not self._writer.busy:
+            self._try(progress)
         return False
+
+    def _try(self, progress: Progress) -> None:
+        try:
+            self._take(progress, "schedule")
+        except (UnsupportedStateError, OSError) as error:
+            self._schedule.restart(progress)
+            self._failed(error, progress.step, strict=False)
 
     def _take(self, progress: Progress, reason: str) -> None:
         """Capture and stage now, write in the background."""
         assert self._attempt is not None
         assert self._slots is not None
         start = time.perf_counter()
-        header = {
+        pending = self._checkpointer.stage(self._framework.capture(), self._header(progress, reason))
+        slot, attempt = self._slots.take(progress.step), self._attempt
+        self._requested, self._in_flight = False, progress.step
+        self._schedule.restart(progress)
+        self._writer.submit(lambda: self._write(pending, slot, attempt))
+        self._health.blocked_s.append(time.perf_counter() - start)
+
+    def _header(self, progress: Progress, reason: str) -> dict[str, Any]:
+        return {
             "progress": asdict(progress),
             "reason": reason,
             "key": self._key,
@@ -339,15 +361,6 @@ class Session:
             "provenance": dict(self._provenance),
             "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         }
-        pending = self._checkpointer.stage(self._framework.capture(), header)
-        slot, attempt = self._slots.take(progress.step), self._attempt
-        self._requested = False
-        self._in_flight = progress.step
-        # moments of an optimizer exist only after its first step: look again then
-        self._checked_at = progress.step if reason == "start" else None
-        self._schedule.restart(progress)
-        self._writer.submit(lambda: self._write(pending, slot, attempt))
-        self._health.blocked_s.append(time.perf_counter() - start)
 
     def _write(self, pending: Pending, slot: Any, attempt: Attempt) -> None:
         manifest = pending.write(self._store, slot, still_newest=lambda: self._lineage.check_newest(attempt))
@@ -358,24 +371,24 @@ class Session:
     def _settle(self, *, strict: bool = False) -> None:
         """Take the outcome of the save that ended since the last boundary; ``strict`` raises any failure."""
         ended, error = self._writer.take_outcome()
-        if not ended:
-            return
-        health = self._health
-        if error is None:
-            health.num_committed += 1
-            health.num_failed_in_a_row = 0
-            return
-        health.num_failed += 1
-        health.num_failed_in_a_row += 1
-        self._requested = True
         if isinstance(error, SupersededError):
             raise error
-        kept = "older checkpoints are intact" if health.num_committed or self._restored else "no checkpoint exists yet"
-        message = f"the save at step {self._in_flight} failed ({type(error).__name__}: {error}); {kept}"
+        if error is not None:
+            self._requested = True
+            self._failed(error, self._in_flight, strict=strict)
+        elif ended:
+            self._health.committed = True
+            self._health.num_failed_in_a_row = 0
+
+    def _failed(self, error: BaseException, step: int, *, strict: bool) -> None:
+        """Say that a save failed; raise when training should not go on like that."""
+        self._health.num_failed_in_a_row += 1
+        unprotected = not self._health.committed and self._restored is None
+        kept = "no checkpoint exists yet" if unprotected else "older checkpoints are intact"
+        message = f"the save at step {step} failed ({type(error).__name__}: {error}); {kept}"
         self._log.error("%s", message)
-        nothing_saved = not health.num_committed and self._restored is None
-        if strict or nothing_saved or health.num_failed_in_a_row >= _MAX_FAILURES:
-            raise SaveFailedError(message, path=self._store.url, step=self._in_flight) from error
+        if strict or unprotected or self._health.num_failed_in_a_row >= _MAX_FAILURES:
+            raise SaveFailedError(message, path=self._store.url, step=step) from error
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait for the save in flight.
@@ -389,7 +402,7 @@ class Session:
         self._settle(strict=True)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Training is over: wait for the save in flight and end the writer.
+        """Training is over: wait for the save in flight.
 
         Args:
             error: what ended it, None when it ran to its end. With one, a failed save is logged and not raised.
@@ -402,8 +415,6 @@ class Session:
         except ResumeError:
             if error is None:
                 raise
-        finally:
-            self._writer.close()
 
 
 def _progress(manifest: Manifest) -> Progress:

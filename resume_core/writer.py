@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from threading import Thread
 
 __all__ = ["Writer"]
 
 
 class Writer:
-    """Runs one job at a time in a thread of its own; a failure waits until it is taken.
+    """Runs one job at a time beside training; its outcome waits until it is taken.
 
-    The interpreter joins the thread at exit, so a save that is in flight when the script ends still commits.
+    Each job has a thread of its own: between saves there is none, so DataLoader workers fork off a process without
+    ours. The interpreter joins it at exit, so a save that is in flight when the script ends still commits.
     """
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="exact-resume-writer")
         self._future: Future[None] | None = None
 
     @property
@@ -28,11 +29,12 @@ class Writer:
         """Start ``job``.
 
         Raises:
-            RuntimeError: one is in flight, or the failure of the last one was not taken.
+            RuntimeError: one is in flight, or the outcome of the last one was not taken.
         """
         if self._future is not None:
             raise RuntimeError("a save is in flight, or its outcome was not taken")
-        self._future = self._executor.submit(job)
+        self._future = Future()
+        Thread(target=_run, args=(job, self._future), name="exact-resume-writer").start()
 
     def take_outcome(self) -> tuple[bool, BaseException | None]:
         """Whether a job has ended since the last call, and with what error."""
@@ -54,6 +56,11 @@ class Writer:
         except FutureTimeoutError as error:
             raise TimeoutError(f"a save was still being written after {timeout_s} s") from error
 
-    def close(self) -> None:
-        """Wait for the job in flight and end the thread."""
-        self._executor.shutdown(wait=True)
+
+def _run(job: Callable[[], None], future: Future[None]) -> None:
+    try:
+        job()
+    except BaseException as error:  # handed to the training thread with its traceback, whatever it is
+        future.set_exception(error)
+    else:
+        future.set_result(None)

@@ -152,8 +152,8 @@ class _Decoder:
 
     def _array(self, place: str, *, tensor: Any) -> np.ndarray[Any, Any]:
         decoded = self.decode(tensor, place)
-        if type(decoded) is not torch.Tensor:
-            raise TypeError("an array needs a tensor")
+        if type(decoded) is not torch.Tensor or decoded.requires_grad:
+            raise TypeError("an array needs a tensor without gradient")
         return decoded.numpy()
 
     def _tensor(self, place: str, **fields: Any) -> torch.Tensor:

@@ -62,9 +62,11 @@ def flatten(tree: Any, *, path: str = "", lenient: bool = False) -> Flat:
     """Take a tree apart into JSON and tensors.
 
     Exact are: values, types, the order of dicts, and of tensors dtype, shape, the strides of dense ones, which are
-    the same view of the same memory, ``requires_grad``, being a ``Parameter``. Not kept: a tensor's device, ``.grad``
-    and attributes, that *different* views overlap (each is stored by itself), NaN payloads outside tensors and
-    arrays. Tensors that are not dense (``x[::2]``, ``expand``) are stored dense in the same order of dimensions.
+    the same view of the same memory, ``requires_grad``, being a ``Parameter``. Tensors that are not dense
+    (``x[::2]``, ``expand``) are stored dense in the same order of dimensions.
+
+    Not kept: a tensor's device, ``.grad`` and attributes; attributes of a dict (``_metadata`` of a ``state_dict``);
+    that *different* views overlap (each is stored by itself); NaN payloads outside tensors and arrays.
 
     Args:
         tree: nested dicts, lists, tuples, sets, numbers, text, tensors and what else the table knows.
@@ -147,12 +149,12 @@ class _Encoder:
     def _refuse(self, value: Any, path: str, what: str = "") -> Any:
         if self._lenient:
             return _recorded(value)
-        name = qualified_name(type(value))
+        cls = type(value)
+        teach = f" or teach it: resume_core.register_leaf({cls.__name__}, encode, decode) before training starts,"
         raise UnsupportedStateError(
-            f"The state at {path!r} is {what or 'a ' + name}, which a checkpoint cannot hold. Keep it out of the "
-            "state, turn it into plain values (dict, list, tuple, set, numbers, text, dense tensors, arrays), or "
-            f"teach it in your script, before training starts: resume_core.register_leaf({type(value).__name__}, "
-            "encode, decode).",
+            f"The state at {path!r} is {what or 'a ' + qualified_name(cls)}, which a checkpoint cannot hold. Turn it "
+            "into plain values (dict, list, tuple, set, numbers, text, dense tensors, arrays),"
+            f"{teach if cls not in self._HANDLERS and cls not in LEAVES else ''} or keep it out of the state.",
             path=path,
         )
 

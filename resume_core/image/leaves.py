@@ -11,6 +11,7 @@ import base64
 import datetime as dt
 import math
 import pathlib
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -224,7 +225,8 @@ DECODERS: dict[str, Callable[..., Any]] = {
 }
 """Kinds without children to the function that takes their fields."""
 
-_BUILT_IN = (*LEAVES, str, int, float, bool, type(None), list, tuple, dict, set, frozenset, torch.Tensor, np.ndarray)
+_PLAIN = (type(None), str, int, float, bool, list, tuple, set, frozenset, dict, OrderedDict, Counter, defaultdict)
+_BUILT_IN = {*LEAVES, *_PLAIN, torch.Tensor, torch.nn.Parameter, np.ndarray}
 
 USER_LEAVES: dict[type, UserLeaf] = {}
 """The exact type to the leaf that the user registered for it."""

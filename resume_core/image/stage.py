@@ -9,8 +9,9 @@ import torch
 
 from resume_core.image.arena import Arena
 from resume_core.image.layout import PAGE_BYTES, Layout, needs_reordering
-
 from resume_core.image.quiet import collector_paused, plain_tensors
+
+_NO_MEMORY = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Stager:
         layouts = [self._layout(file) for file in files]
         *offsets, size_bytes = _page_offsets([layout.size_bytes for layout in layouts])
         if size_bytes > self._arena.size_bytes:
-            self._placed = {}  # its views would hold the old memory while the new one is taken
+            self._memory, self._placed = _NO_MEMORY, {}  # they would hold the old memory while the new is taken
             self._arena.reserve(size_bytes)
         if self._memory is not self._arena.tensor:  # grown, here or by another user of the arena
             self._memory, self._placed = self._arena.tensor, {}
@@ -150,14 +151,14 @@ class Stager:
         for group in self._placed[file.name].groups:
             if group.names:
                 sources = [file.tensors[name] for name in group.names]
-                torch._foreach_copy_(group.targets, sources, non_blocking=True)
+                torch._foreach_copy_(group.targets, sources, non_blocking=group.device.type == "cuda")
 
     def _synchronize(self) -> None:
         """Wait for the copies off each device that takes them without blocking."""
         devices = {group.device for placed in self._placed.values() for group in placed.groups}
         for device in devices:
-            if device.type != "cpu":
-                torch.get_device_module(device).current_stream(device).synchronize()
+            if device.type == "cuda":
+                torch.cuda.current_stream(device).synchronize()
 
     def _image(self, placed: _Placed, name: str) -> Image:
         layout, offset = placed.layout, placed.offset

@@ -32,8 +32,8 @@ def byte_view(buffer: BytesLike) -> memoryview:
         TypeError: the buffer is not contiguous.
     """
     view = memoryview(buffer)
-    # An empty view cannot be cast when its shape holds a zero, and needs no cast.
-    return view.cast("B") if view.nbytes else memoryview(b"")
+    # An empty view cannot be cast when its shape holds a zero, and there is nothing to share.
+    return view.cast("B") if view.nbytes else memoryview(bytearray())
 
 
 def digest(data: BytesLike) -> str:

@@ -334,7 +334,8 @@ class Lineage:
         if branch is None:
             return refs
         position = _position([*refs, branch])
-        return [ref for ref in refs if position(ref) <= position(branch)]
+        # By name too: the branching point itself may be damaged by now, and so without a serial.
+        return [ref for ref in refs if ref.name == branch.name or position(ref) <= position(branch)]
 
     def _ref(self, attempt: str, name: str) -> CheckpointRef | None:
         try:

@@ -1,4 +1,5 @@
 import mmap
+import os
 
 import pytest
 import torch
@@ -81,3 +82,18 @@ def test_memory_taken_in_inference_mode_can_be_written_to_outside():
         arena.reserve(4096)
     arena.tensor[0] = 1
     assert not arena.tensor.is_inference()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_memory_is_mapped_shared_so_that_a_fork_makes_no_page_fresh_again():
+    arena = Arena()
+    arena.reserve(4096)
+    child = os.fork()
+    if child == 0:
+        try:
+            arena.view(0, 1)[:] = b"x"
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert arena.tensor[0] == ord("x")

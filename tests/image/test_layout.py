@@ -40,6 +40,15 @@ def test_tensors_lie_by_item_size_then_as_given():
     assert list(Layout.plan(tensors).entries) == ["c", "z", "a", "b"]
 
 
+def test_tensors_of_whole_cache_lines_start_on_one_whatever_lies_beside_them():
+    tensors = {"step": torch.zeros(1, dtype=torch.int64)}
+    for i, num in enumerate([16, 5, 64, 32, 1]):
+        tensors |= {f"f{i}": torch.zeros(num), f"b{i}": torch.zeros(num * 4, dtype=torch.int8)}
+    entries = Layout.plan(tensors).entries.values()
+    assert sum(entry.nbytes % 64 == 0 for entry in entries) >= 6
+    assert all(entry.offset % 64 == 0 for entry in entries if entry.nbytes % 64 == 0)
+
+
 def test_a_plain_header_has_logical_shapes_and_the_other_has_them_as_they_lie():
     image = torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)
     assert described(Layout.plan({"w": image}, plain=True))["w"]["shape"] == [2, 3, 4, 5]

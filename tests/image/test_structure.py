@@ -229,7 +229,13 @@ def test_what_cannot_be_stored_is_refused_by_place_and_type_with_the_ways_out(va
         flatten({"callbacks": [0, {"ema": value}]})
     assert caught.value.path == "callbacks.1.ema"
     assert "callbacks.1.ema" in str(caught.value)
-    assert "register_leaf" in str(caught.value)
+    assert "keep it out of the state" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [Point(1, 2), Colour.RED, object(), torch.nn.Linear(1, 1)])
+def test_a_type_that_can_be_registered_is_refused_with_the_call_that_does_it(value):
+    with pytest.raises(UnsupportedStateError, match=rf"register_leaf\({type(value).__name__}, encode, decode\)"):
+        flatten([value])
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -309,7 +315,7 @@ def test_a_leaf_that_encodes_to_itself_is_refused_not_recursed(leaves):
 
 def test_register_leaf_refuses_what_is_supported_and_names_that_are_taken(leaves):
     with pytest.raises(TypeError, match="supported by itself"):
-        register_leaf(dict, list, dict)
+        register_leaf(OrderedDict, list, dict)
     with pytest.raises(TypeError, match="class"):
         register_leaf(Clock(1), list, dict)
     register_leaf(Clock, vars, Clock, name="clock")

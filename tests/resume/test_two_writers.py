@@ -33,7 +33,7 @@ def test_an_older_attempt_that_still_writes_changes_nothing_for_the_newer_one(tm
     assert all(by_place[s["epoch"], s["batch"]] == s for s in steps(new) + steps(third) if "batch" in s)
 
 
-def test_what_an_older_attempt_commits_after_a_newer_one_branched_off_is_never_used(tmp_path):
+def test_a_run_that_was_begun_anew_is_the_one_that_goes_on(tmp_path):
     first = Job(str(tmp_path), "first", str(tmp_path / "ckpt"), epochs=1)
     train(first)
     anew = first.but(name="anew", resume="never", save_steps=2)

@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 
 from resume_core.errors import CorruptCheckpointError, SaveFailedError, SupersededError
-from resume_core.storage import CheckpointSlots, CheckpointWriter, Lineage, Slot, digest_chunks, read_manifest
+from resume_core.storage import (
+    CheckpointSlots,
+    CheckpointWriter,
+    Lineage,
+    Slot,
+    digest_chunks,
+    open_store,
+    read_manifest,
+)
 
 from .helpers import FILES, Run, candidates, load, paths, payload, save, tree, write_ranks
 
@@ -109,16 +117,14 @@ def test_a_superseded_attempt_commits_nothing_and_the_error_names_both(store):
 def test_the_newest_attempt_is_looked_for_right_before_the_manifest(store):
     run = Run(store)
     writer = write_ranks(store, run.slots.take(1), "a")[0]
-    seen = []
-    writer.commit(
-        {}, still_newest=lambda: seen.append("manifest.json" in store.list(f"{run.attempt.name}/step-000000001"))
-    )
+    seen, folder = [], f"{run.attempt.name}/step-000000001"
+    writer.commit({}, still_newest=lambda: seen.append("manifest.json" in store.list(folder)))
     assert seen == [False]
 
 
 def test_a_header_that_is_not_json_is_refused_before_anything_is_committed(store):
     writer = write_ranks(store, SLOT, "a")[0]
-    with pytest.raises(TypeError, match="header.x is a set"):
+    with pytest.raises(TypeError, match=r"header\.x is a set"):
         writer.commit({"x": {1}}, still_newest=newest)
     assert not store.exists(f"{SLOT.path}/manifest.json")
 
@@ -195,8 +201,6 @@ def test_an_impossible_slot_is_refused(args):
 
 
 def test_one_checkpoint_can_be_written_to_two_stores(store, tmp_path):
-    from resume_core.storage import open_store
-
     run, second = Run(store), open_store(tmp_path / "second")
     slot = run.slots.take(1)
     manifests = [save(target, slot, "a") for target in (store, second)]

@@ -18,26 +18,26 @@ def prepared(url):
 
 
 def second_attempt(store, old) -> None:
-    """What is interrupted: a restart that saves twice and prunes."""
+    """What is interrupted: a restart that claims, saves and prunes what it went on from."""
     run = Run(store, restored_from=old)
     run.save(2, "new")
     run.prune()
-    run.save(2, "newest")
-    run.prune()
 
 
-def check_after(store, started: bool = True) -> None:
+def check_after(store) -> None:
     """Whatever happened: the newest committed checkpoint loads, nothing torn is visible, and the run goes on."""
     refs = candidates(store)
     tags = [load(store, ref) for ref in refs]
-    assert tags in (["old"], ["new"], ["newest"], ["new", "old"], ["newest", "new"])
+    assert tags in (["old"], ["new"], ["new", "old"])
     assert Lineage(store).damaged() == []
     run = Run(store, restored_from=refs[0])
     run.save(3, "again")
     assert not run.prune().failures
     assert [load(store, ref) for ref in candidates(store)] == ["again"]
-    left = [key for key in tree(store) if not key.endswith("attempt.json")]
+    # The temporary of a claim that was killed stays beside the place of its attempt.json, as history does.
+    left = [key for key in tree(store) if "attempt.json" not in key]
     assert all(key.startswith(f"{run.attempt.name}/step-000000003/") for key in left)
+    store.delete_tree("")  # memory is searched key by key
 
 
 def sweep(interrupted, limit=400):

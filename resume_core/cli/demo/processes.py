@@ -1,0 +1,173 @@
+"""The processes of the demo: each start of the training is a fresh interpreter in a process group of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import resume_core
+from resume_core.cli.demo.compare import parse_lines
+
+__all__ = ["Child", "Children", "DemoError", "Job"]
+
+_MODULE = "lightning_resume.demo"
+_POLL_S = 0.004  # a batch takes about as long
+_DEADLINE_S = 300
+_LOG_LINES = 25
+_FOREIGN = ("EXACT_RESUME", "PL_", "SLURM_")  # environment of the caller's own jobs, which would steer the training
+
+
+class DemoError(Exception):
+    """The demo could not be carried out; its message is for the terminal."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One start of the training, as `lightning_resume.demo` reads it.
+
+    Attributes:
+        folder: of the run.
+        name: of this start.
+        plugin: False for stock Lightning.
+        seed: global seed.
+        epochs: of the whole run.
+        save_steps: optimizer steps between saves.
+    """
+
+    folder: str
+    name: str
+    plugin: bool
+    seed: int
+    epochs: int
+    save_steps: int
+
+
+class Child:
+    """A process that trains.
+
+    Args:
+        job: what it does.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.folder, self.name = Path(job.folder), job.name
+        self._log = self.folder / f"{job.name}.log"
+        self._killed = False
+        self._unread = ""
+        self.lines: list[dict[str, Any]] = []
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", _MODULE, json.dumps(asdict(job))],
+                cwd=self.folder,  # "-m" looks for modules there first, so it must be a folder of ours
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._steps = (self.folder / f"{job.name}.jsonl").open("a+")
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
+    def update(self) -> None:
+        """Take in the lines that it has written since."""
+        self._unread += self._steps.read()
+        self.lines += parse_lines(self._unread)
+        self._unread = self._unread.rpartition("\n")[2]
+
+    def check(self) -> None:
+        """Look whether it is well.
+
+        Raises:
+            DemoError: it ended with an error; the end of its log is in the message.
+        """
+        code = self._process.poll()
+        if code and not self._killed:
+            raise DemoError(f"{self.folder.name}, {self.name} ended with exit code {code}\n\n{self._end_of_log()}")
+
+    def _end_of_log(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+        return "\n".join([*lines, "", f"all of it: {self._log}"])
+
+    def kill(self) -> None:
+        """SIGKILL to the process and its loader workers at once, as when a machine is taken away."""
+        self._killed = True
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        """End it if it has not ended."""
+        if self.running:
+            self.kill()
+        self._steps.close()
+
+    def end(self) -> dict[str, Any]:
+        """What it reported when it had finished."""
+        found: dict[str, Any] = json.loads((self.folder / f"{self.name}.json").read_text())
+        return found
+
+
+class Children:
+    """All processes of a demo; none of them survives the ``with`` block."""
+
+    def __init__(self) -> None:
+        self._all: list[Child] = []
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for child in self._all:
+            child.close()
+
+    def start(self, job: Job) -> Child:
+        """Begin a training, or go on with it."""
+        Path(job.folder).mkdir(exist_ok=True)
+        child = Child(job)
+        self._all.append(child)
+        return child
+
+    def wait(self, child: Child, condition: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until ``condition`` holds for what ``child`` has written, or until it has ended.
+
+        Returns:
+            Whether the condition came to hold.
+
+        Raises:
+            DemoError: any process of the demo failed, or it took minutes.
+        """
+        deadline = time.monotonic() + _DEADLINE_S
+        while True:
+            running = child.running
+            child.update()
+            if condition():
+                return True
+            for each in self._all:
+                each.check()
+            if not running:
+                return False
+            if time.monotonic() > deadline:
+                raise DemoError(f"{child.folder.name}, {child.name} took longer than {_DEADLINE_S} s")
+            time.sleep(_POLL_S)
+
+
+def _environment() -> dict[str, str]:
+    """The caller's environment, without what would steer the training, and with this package to be found."""
+    found = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    root = str(Path(resume_core.__file__).resolve().parents[1])
+    if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):  # a checkout that is not installed
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, (root, found.get("PYTHONPATH"))))
+    return found | {"OMP_NUM_THREADS": "1"}

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
+from resume_core.storage import (
+    CheckpointRef,
+    CheckpointWriter,
+    Lineage,
+    open_store,
+    read_file,
+    read_file_into,
+    read_manifest,
+    verify,
+)
+
+from .helpers import Run, load, payload, tree
+
+MODEL = "model.safetensors"
+
+
+@pytest.fixture
+def run(store):
+    return Run(store)
+
+
+@pytest.fixture
+def ref(run):
+    return run.save(500, "a")
+
+
+def record_of(store, ref, name=MODEL):
+    return read_manifest(store, ref).file(name)
+
+
+def alter(store, key, offset_bytes, mask=1):
+    data = bytearray(store.read(key))
+    data[offset_bytes] ^= mask
+    store.put(key, bytes(data))
+
+
+def everything_is_sound(store) -> bool:
+    """Whether the attempt and every byte of its newest checkpoint can be read."""
+    lineage = Lineage(store)
+    try:
+        return lineage.damaged() == [] and verify(store, next(lineage.candidates())).header == {"tag": "a"}
+    except CorruptCheckpointError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A store with one checkpoint, and every file in it that a restore reads."""
+    store = open_store(tmp_path_factory.mktemp("flips") / "run")
+    Run(store).save(500, "a", world_size=1)
+    return store, [key for key in tree(store) if "part-" not in key]
+
+
+class TestABitFlippedAnywhere:
+    @settings(deadline=None, max_examples=300)
+    @given(data=st.data())
+    def test_is_found(self, saved, data):
+        store, keys = saved
+        path = os.path.join(store.url, data.draw(st.sampled_from(keys)))
+        with open(path, "rb") as file:
+            original = file.read()
+        at = data.draw(st.integers(0, len(original) - 1))
+        altered = bytearray(original)
+        altered[at] ^= data.draw(st.integers(1, 255))
+        try:
+            with open(path, "wb") as file:
+                file.write(altered)
+            assert not everything_is_sound(store)
+        finally:
+            with open(path, "wb") as file:
+                file.write(original)
+        assert everything_is_sound(store)
+
+    def test_the_files_that_are_flipped_include_the_manifest_and_the_attempt(self, saved):
+        names = {key.rsplit("/", 1)[1] for key in saved[1]}
+        assert {"manifest.json", "attempt.json", MODEL, "training.json", "rank-00000.json"} <= names
+
+
+@pytest.mark.parametrize("chunk", [0, 1, 2])
+def test_the_altered_chunk_is_named_with_its_file_and_checkpoint(store, ref, chunk):
+    alter(store, f"{ref.path}/{MODEL}", 64 * chunk + 5)
+    message = rf"model\.safetensors of the checkpoint {ref.path} is damaged: chunk {chunk} of \d+ was altered"
+    with pytest.raises(CorruptCheckpointError, match=message) as caught:
+        read_file(store, ref, record_of(store, ref))
+    assert caught.value.path == store.locate(f"{ref.path}/{MODEL}")
+    with pytest.raises(CorruptCheckpointError, match=message):
+        verify(store, ref)
+
+
+@pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: b"", lambda data: data + b"\0"])
+@pytest.mark.parametrize("name", [MODEL, "training.json", "rank-00001.safetensors"])
+def test_a_file_of_another_length_is_damaged(store, ref, name, change):
+    key = f"{ref.path}/{name}"
+    record = record_of(store, ref, name)
+    store.put(key, change(store.read(key)))
+    for call in (lambda: read_file(store, ref, record), lambda: verify(store, ref)):
+        with pytest.raises(CorruptCheckpointError, match=r"it has \d+ bytes, the manifest says \d+"):
+            call()
+
+
+def test_a_missing_file_is_damage(store, ref):
+    record = record_of(store, ref)
+    store.delete(f"{ref.path}/{MODEL}")
+    for call in (lambda: read_file(store, ref, record), lambda: verify(store, ref)):
+        with pytest.raises(CorruptCheckpointError, match="it is missing"):
+            call()
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_damage(store, ref, monkeypatch):
+    record = record_of(store, ref)
+    store.put(f"{ref.path}/{MODEL}", b"short")
+    monkeypatch.setattr(store, "size", lambda key: record.size_bytes)
+    with pytest.raises(CorruptCheckpointError, match="chunk 0 is missing"):
+        read_file(store, ref, record)
+
+
+def test_files_swapped_between_checkpoints_are_found(store, run, ref):
+    other = run.save(501, "b")
+    for name in (record.name for record in read_manifest(store, ref).files):
+        mine, theirs = (store.read(f"{r.path}/{name}") for r in (ref, other))
+        store.put(f"{ref.path}/{name}", theirs)
+        with pytest.raises(CorruptCheckpointError, match=name):
+            verify(store, ref)
+        store.put(f"{ref.path}/{name}", mine)
+    assert load(store, ref) == "a"
+
+
+def test_a_manifest_from_another_checkpoint_is_found(store, run, ref):
+    other = run.save(501, "b")
+    store.put(f"{ref.path}/manifest.json", store.read(f"{other.path}/manifest.json"))
+    with pytest.raises(CorruptCheckpointError, match=f"is the manifest of {other.path}: files were moved"):
+        verify(store, ref)
+
+
+def test_a_whole_checkpoint_copied_to_another_place_is_found(store, ref):
+    copy = CheckpointRef(ref.attempt, "step-000000900")
+    for name in store.list(ref.path):
+        store.put(f"{copy.path}/{name}", store.read(f"{ref.path}/{name}"))
+    with pytest.raises(CorruptCheckpointError, match="files were moved"):
+        verify(store, copy)
+
+
+def test_an_attempt_file_from_another_attempt_is_found(store, run, ref):
+    second = Run(store, restored_from=ref)
+    key = f"{second.attempt.name}/attempt.json"
+    store.put(key, store.read(f"{run.attempt.name}/attempt.json"))
+    (error,) = Lineage(store).damaged()
+    assert "files were moved" in str(error)
+
+
+def test_no_manifest_is_no_checkpoint(store, ref):
+    store.delete(f"{ref.path}/manifest.json")
+    with pytest.raises(CheckpointNotFoundError, match="no committed checkpoint"):
+        verify(store, ref)
+
+
+def test_a_file_can_be_read_into_memory_of_the_caller(store, ref):
+    record = record_of(store, ref)
+    buffer = bytearray(record.size_bytes)
+    read_file_into(store, ref, record, memoryview(buffer))
+    assert bytes(buffer) == payload("a", MODEL)
+    with pytest.raises(ValueError, match="the memory for it 3"):
+        read_file_into(store, ref, record, bytearray(3))
+
+
+def test_an_empty_file_is_read(store, run):
+    writer = CheckpointWriter(store, run.slots.take(1))
+    record = writer.write_file("training.safetensors", b"")
+    writer.write_part()
+    manifest = writer.commit({}, still_newest=lambda: None)
+    assert read_file(store, manifest.ref, record) == b""
+    assert verify(store, manifest.ref) == manifest
+
+
+def test_an_error_of_the_system_is_not_called_damage(store, ref, monkeypatch):
+    def fail(*args):
+        raise PermissionError(13, "no")
+
+    monkeypatch.setattr(store, "read_into", fail)
+    with pytest.raises(PermissionError):
+        verify(store, ref)
