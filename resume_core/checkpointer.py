@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from resume_core.errors import CorruptCheckpointError
-from resume_core.image import Arena, FileSpec, Image, Stager, dumps, flatten, loads, parse, unflatten
+from resume_core.image import Arena, FileSpec, Flat, Image, Stager, dumps, flatten, loads, parse, unflatten
 from resume_core.state import State
 from resume_core.storage import (
     CheckpointRef,
@@ -99,8 +99,7 @@ class Checkpointer:
         Raises:
             UnsupportedStateError: a value that no checkpoint can hold; names its place.
         """
-        for part in ("model", "training", "rank"):
-            flatten(getattr(state, part), path=part)
+        _flatten(state)
 
     def stage(self, state: State, header: Mapping[str, Any]) -> Pending:
         """Copy ``state`` into the arena. Training may go on when this returns.
@@ -111,9 +110,13 @@ class Checkpointer:
             UnsupportedStateError: a value that no checkpoint can hold; names its place.
         """
         start = time.perf_counter()
-        flat = {part: flatten(getattr(state, part), path=part) for part in ("model", "training", "rank")}
+        flat = _flatten(state)
         images = self._stager.stage(
-            [FileSpec(self._names[part], found.tensors, plain=part == "model") for part, found in flat.items()]
+            [
+                FileSpec(self._names["model"], flat["model"].tensors, plain=True, metadata=flat["model"].aliases),
+                FileSpec(self._names["training"], flat["training"].tensors),
+                FileSpec(self._names["rank"], flat["rank"].tensors),
+            ]
         )
         info = flatten(dict(state.info), lenient=True).structure
         structure = {"model": flat["model"].structure, "training": flat["training"].structure, "info": info}
@@ -147,3 +150,9 @@ class Checkpointer:
         # tensors of their own: views would keep the whole file in memory as long as one of them lives
         tensors: dict[str, torch.Tensor] = {key: tensor.clone() for key, tensor in stored.items()}
         return unflatten(structure, tensors, plain=name == _MODEL, path=path)
+
+
+def _flatten(state: State) -> dict[str, Flat]:
+    # the file of the weights is used alone, with the names that the state_dict has
+    paths = {"model": "", "training": "training", "rank": "rank"}
+    return {part: flatten(getattr(state, part), path=path) for part, path in paths.items()}

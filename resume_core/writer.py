@@ -22,8 +22,8 @@ class Writer:
 
     @property
     def busy(self) -> bool:
-        """Whether a job is in flight."""
-        return self._future is not None and not self._future.done()
+        """Whether a job is in flight or the outcome of the last one was not taken: nothing can be submitted."""
+        return self._future is not None
 
     def submit(self, job: Callable[[], None]) -> None:
         """Start ``job``.

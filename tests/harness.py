@@ -11,7 +11,6 @@ import hashlib
 import json
 import multiprocessing
 import os
-import random
 import signal
 import time
 from collections.abc import Callable
@@ -166,14 +165,16 @@ def committed(job: Job) -> list[str]:
     return sorted(str(p.parent.relative_to(job.directory)) for p in Path(job.directory).glob("*/*/manifest.json"))
 
 
-def kill_at(job: Job, batch: int) -> None:
-    """Train until the step of ``batch`` has begun and the save at the boundary before it is committed; then kill."""
+def kill_at(job: Job, batch: int, *, wait: bool = True) -> None:
+    """Train until the step of ``batch`` has begun and (with ``wait``) the save before it is committed; then kill."""
     process = start(job.but(pause_at=batch, settle=True))
     paused = job.path("paused")
-    expected = f"step-{batch:09d}" if job.save_steps == 1 else None
+    expected = f"step-{batch:09d}" if wait and job.save_steps == 1 else None
     wait_for(
-        lambda: paused.exists()
-        and (expected is None or any(Path(name).name.split(".")[0] == expected for name in committed(job))),
+        lambda: (
+            paused.exists()
+            and (expected is None or any(Path(name).name.split(".")[0] == expected for name in committed(job)))
+        ),
         process,
         job,
     )
@@ -226,12 +227,22 @@ def reads(job: Job) -> list[int]:
     return lines(job.path("reads"))
 
 
-def assert_continues(reference: Job, resumed: Job, first_batch: int) -> None:
-    """``resumed`` did exactly what ``reference`` did from ``first_batch`` on."""
-    expected, found = steps(reference)[first_batch:], steps(resumed)
-    assert [s["ids"] for s in found] == [s["ids"] for s in expected]
-    assert found == expected
+def batches(job: Job) -> list[dict[str, Any]]:
+    return [step for step in steps(job) if "batch" in step]
 
 
-def shuffled(seed: int) -> random.Random:
-    return random.Random(seed)
+def assert_same_run(reference: tuple[Job, dict[str, Any]], end: dict[str, Any], *jobs: Job) -> None:
+    """Every batch that any of the jobs trained on is the reference's, and so is how it all ended."""
+    job, expected_end = reference
+    by_place = {(step["epoch"], step["batch"]): step for step in batches(job)}
+    for other in jobs:
+        for step in batches(other):
+            assert step == by_place[step["epoch"], step["batch"]]
+    assert end == expected_end
+
+
+def assert_tail(reference: tuple[Job, dict[str, Any]], end: dict[str, Any], resumed: Job) -> None:
+    """What ``resumed`` did (batches, validations, ends of epochs) is the last part of what the reference did."""
+    found = steps(resumed)
+    assert found == steps(reference[0])[-len(found) :]
+    assert end == reference[1]

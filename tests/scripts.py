@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import harness
@@ -12,7 +14,7 @@ import lightning.pytorch as L
 import numpy as np
 import torch
 import torchmetrics
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 from lightning_resume import Changes, Keep, ResumeCallback, SaveEvery
 
@@ -60,14 +62,16 @@ class Net(L.LightningModule):
         return (self.layers(batch["x"]) - 1).pow(2).mean()
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor | None:
+        if "long" in batch:
+            batch = {name: torch.cat([batch["long"][name], batch["short"][name]]) for name in ("id", "x")}
         done = self.trainer.fit_loop.epoch_loop.batch_progress.total.completed
         if self.job.settle:
             next(c for c in self.trainer.callbacks if isinstance(c, ResumeCallback))._session.wait()
         self.recorder.pause(done)
         loss = self.loss(batch)
-        self.log("loss", loss, on_step=True, on_epoch=True)
+        self.log("loss", loss, on_step=True, on_epoch=True, batch_size=len(batch["x"]))
         self.mean.update(loss.detach())
-        self.log("mean", self.mean, on_step=False, on_epoch=True)
+        self.log("mean", self.mean, on_step=False, on_epoch=True, batch_size=len(batch["x"]))
         self.unsaved.update(loss.detach())
         self.recorder.step(
             epoch=self.current_epoch,
@@ -82,7 +86,7 @@ class Net(L.LightningModule):
             return loss
         optimizer = self.optimizers()
         self.manual_backward(loss)
-        if (batch_idx + 1) % 2 == 0:
+        if (batch_idx + 1) % 2 == 0:  # so every other boundary lies inside a window that Lightning knows nothing of
             optimizer.step()
             optimizer.zero_grad()
         return None
@@ -93,7 +97,9 @@ class Net(L.LightningModule):
         self.recorder.step(epoch_end=self.current_epoch, ids=[])
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        self.log("val_loss", self.loss(batch) + torch.rand(()) * 0.01)
+        loss = self.loss(batch) + torch.rand(()) * 0.01
+        self.log("val_loss", loss)
+        self.recorder.step(validated=batch["x"].tolist(), at=self.global_step, loss=loss.item(), ids=[])
 
     def configure_optimizers(self) -> Any:
         options = self.job.options
@@ -108,13 +114,38 @@ class Net(L.LightningModule):
         return [optimizer], [by_step, {"scheduler": plateau, "monitor": "loss_epoch", "interval": "epoch"}]
 
 
-def loaders(job: harness.Job) -> tuple[DataLoader, DataLoader]:
+class RandomBatches:
+    """A batch sampler of a user's own: batches of varying size, drawn from the global generators."""
+
+    def __init__(self, num_samples: int) -> None:
+        self.num_samples = num_samples
+
+    def __len__(self) -> int:
+        return 5
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = np.random.permutation(self.num_samples).tolist()
+        cuts = sorted(random.sample(range(1, self.num_samples), 4))
+        yield from (order[a:b] for a, b in itertools.pairwise([0, *cuts, self.num_samples]))
+
+
+def train_loaders(job: harness.Job) -> Any:
     common: dict[str, Any] = {"num_workers": job.workers, "persistent_workers": job.persistent}
-    train = Augmented(job, job.num_samples)
-    return (
-        DataLoader(train, job.batch_size, shuffle=job.options.get("shuffle", True), **common),
-        DataLoader(Augmented(job, 4, "val"), 2, num_workers=job.workers and 1),
-    )
+    data = Augmented(job, job.num_samples)
+    kind = job.options.get("loader", "shuffled")
+    if kind == "batches":
+        return DataLoader(data, batch_sampler=RandomBatches(job.num_samples), **common)
+    if kind == "weighted":
+        sampler = WeightedRandomSampler([1.0 + i for i in range(job.num_samples)], job.num_samples)
+        return DataLoader(data, job.batch_size, sampler=sampler, **common)
+    shuffled = DataLoader(data, job.batch_size, shuffle=True, **common)
+    if kind == "two":  # the shorter one is cycled
+        return {"long": shuffled, "short": DataLoader(Augmented(job, 6, "short"), 3, shuffle=True, **common)}
+    return shuffled
+
+
+def loaders(job: harness.Job) -> tuple[Any, DataLoader]:
+    return train_loaders(job), DataLoader(Augmented(job, 4, "val"), 2, num_workers=job.workers and 1)
 
 
 def callbacks(job: harness.Job) -> list[L.Callback]:
@@ -155,7 +186,7 @@ def run(job: harness.Job) -> None:
         optimizers=harness.digest([optimizer.state_dict() for optimizer in trainer.optimizers]),
         schedulers=harness.digest([config.scheduler.state_dict() for config in trainer.lr_scheduler_configs]),
         metrics={name: float(value) for name, value in sorted(trainer.callback_metrics.items())},
-        rng=harness.digest([random.getstate(), torch.from_numpy(np.random.get_state()[1].copy()), torch.get_rng_state()]),
+        rng=harness.digest([random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()]),
         step=trainer.global_step,
         epoch=trainer.current_epoch,
     )

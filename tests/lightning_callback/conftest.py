@@ -10,6 +10,7 @@ from small import QUIET, Net, Settle, make_loader
 
 from lightning_resume import Changes, ResumeCallback, SaveEvery
 
+
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch):
     """No environment of the developer, and no global seed of one test in the next."""

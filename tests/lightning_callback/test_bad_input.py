@@ -107,7 +107,7 @@ def test_a_run_none_of_whose_checkpoints_can_be_used_stops_and_loses_nothing(fit
     fit(max_epochs=1)
     for folder in checkpoints(tmp_path):
         flip(folder / "model.safetensors")
-    with pytest.raises(CorruptCheckpointError, match="none|no checkpoint"):
+    with pytest.raises(CorruptCheckpointError, match="no checkpoint of this run"):
         fit()
     assert fit.net.num_steps == 0
     assert len(checkpoints(tmp_path)) == 3

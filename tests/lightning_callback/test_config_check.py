@@ -62,7 +62,7 @@ def test_each_change_is_refused_with_both_values_and_nothing_is_loaded(saved, ch
 @pytest.mark.parametrize("change", ["seed", "batch size", "learning rate"])
 def test_a_change_that_is_allowed_by_name_goes_on_and_is_recorded(saved, change, messages, tmp_path):
     arguments, name, *_ = CHANGES[change]
-    net, trainer = saved(**arguments(), changes=Changes(allow=(name,)))
+    _, trainer = saved(**arguments(), changes=Changes(allow=(name,)))
     assert trainer.current_epoch == 2
     assert any("changes that were allowed" in message and name in message for message in messages())
     attempt = sorted((tmp_path / "run").glob("attempt-0002-*/attempt.json"))[0].read_text()

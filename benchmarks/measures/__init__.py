@@ -1,0 +1,1 @@
+"""What `overhead.py` measures, one module a cost."""

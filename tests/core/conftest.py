@@ -1,0 +1,77 @@
+"""A training framework of a few lines, to test the session without one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from resume_core.session import Session
+from resume_core.state import Fact, Progress, State
+
+
+class Toy:
+    """Counts in a tensor; implements `resume_core.framework.Framework`."""
+
+    def __init__(self, world_size=1, **facts):
+        self.rank, self.world_size = 0, world_size
+        self.facts = {"seed": 7, "batch_size": 4} | facts
+        self.value = torch.zeros(3)
+        self.key = None
+        self.applied = None
+        self.extra = None
+
+    def prepare(self, key):
+        self.key = key
+
+    def describe(self):
+        return {name: Fact(value) for name, value in self.facts.items()}
+
+    def capture(self):
+        training = {"moments": [self.value * 2, {1: float("inf")}], "extra": self.extra}
+        return State(model={"value": self.value}, training=training, rank={"position": [1, 2]}, info={"odd": object()})
+
+    def apply(self, state):
+        self.applied = state
+        self.value = state.model["value"].clone()
+
+    def step(self):
+        self.value += 1
+
+
+class Run:
+    """One start of the toy job."""
+
+    def __init__(self, directory, toy=None, **arguments):
+        self.toy = toy or Toy()
+        self.session = Session(self.toy, directory, **arguments)
+        self.restored = self.session.start(7)
+        at = self.restored.progress if self.restored else Progress()
+        self.num = at.step
+        self.session.begin(at)
+
+    def train(self, num_steps, *, settle=True, in_window=False):
+        for _ in range(num_steps):
+            self.toy.step()
+            self.num += 1
+            if settle:
+                self.session._writer.wait()
+            self.session.boundary(Progress(step=self.num, batch=self.num, in_window=in_window))
+        return self
+
+
+@pytest.fixture(params=["local", "memory"])
+def directory(request, tmp_path):
+    """Where the run lives: a local folder and an object store's model of one."""
+    if request.param == "local":
+        return str(tmp_path / "run")
+    return f"memory://{tmp_path.name}-{tmp_path.parent.name}/run"
+
+
+@pytest.fixture
+def start():
+    return Run
+
+
+@pytest.fixture
+def toy():
+    return Toy

@@ -1,0 +1,126 @@
+"""State to checkpoint and back through real files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, load_model
+
+from resume_core.checkpointer import Checkpointer
+from resume_core.errors import CorruptCheckpointError, UnsupportedStateError
+from resume_core.state import State
+from resume_core.storage import CheckpointSlots, Lineage, open_store
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Linear(4, 4, bias=False)
+        self.head = torch.nn.Linear(4, 4, bias=False)
+        self.head.weight = self.embed.weight
+        self.conv = torch.nn.Conv2d(4, 3, 3).to(memory_format=torch.channels_last)
+
+
+class Place:
+    """One attempt in a fresh directory."""
+
+    def __init__(self, directory):
+        self.store = open_store(directory)
+        self.lineage = Lineage(self.store)
+        self.attempt = self.lineage.claim()
+        self.slots = CheckpointSlots(self.store, self.attempt.name)
+        self.checkpointer = Checkpointer(self.store)
+
+    def save(self, state, step=0):
+        slot = self.slots.take(step)
+        manifest = self.checkpointer.stage(state, {"step": step}).write(self.store, slot, still_newest=lambda: None)
+        return manifest.ref, manifest
+
+    def folder(self, ref):
+        return f"{self.store.url}/{ref.path}"
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(str(tmp_path / "run"))
+
+
+def make_state(model):
+    moment = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    return State(
+        model=model.state_dict(),
+        training={"optimizer": {"state": {0: {"exp_avg": moment}}}, "best": float("inf")},
+        rank={"rng": torch.get_rng_state(), "position": (3, 4)},
+        info={"hparams": {"odd": object(), "lr": 0.1}},
+    )
+
+
+def test_a_state_comes_back_bit_for_bit_with_its_strides_and_ties(place):
+    model = Tied()
+    state = make_state(model)
+    read = Checkpointer(place.store).read(*place.save(state))
+    assert set(read.model) == set(state.model)
+    for name, tensor in state.model.items():
+        assert torch.equal(read.model[name], tensor)
+        assert read.model[name].stride() == tensor.stride()
+    assert read.model["head.weight"].data_ptr() == read.model["embed.weight"].data_ptr()
+    moment = read.training["optimizer"]["state"][0]["exp_avg"]
+    assert moment.stride() == state.training["optimizer"]["state"][0]["exp_avg"].stride()
+    assert read.training["best"] == float("inf")
+    assert read.rank["position"] == (3, 4)
+
+
+def test_the_weights_are_a_plain_safetensors_file(place):
+    model, fresh = Tied(), Tied()
+    ref, _ = place.save(make_state(model))
+    path = f"{place.folder(ref)}/model.safetensors"
+    loaded = load_file(path)
+    assert torch.equal(loaded["conv.weight"], model.conv.weight)
+    load_model(fresh, path)
+    assert torch.equal(fresh.head.weight, model.head.weight)
+
+
+def test_what_was_read_does_not_keep_the_file_in_memory(place):
+    read = Checkpointer(place.store).read(*place.save(make_state(Tied())))
+    sizes = {tensor.untyped_storage().nbytes() for tensor in read.model.values()}
+    assert max(sizes) < 4096  # each tensor has memory of its own
+
+
+def test_information_is_recorded_and_never_restored(place):
+    ref, manifest = place.save(make_state(Tied()))
+    with open(f"{place.folder(ref)}/training.json") as file:
+        assert json.load(file)["info"]["hparams"]["lr"] == 0.1
+    assert Checkpointer(place.store).read(ref, manifest).info == {}
+
+
+def test_a_failed_write_leaves_no_files(place, monkeypatch):
+    slot = place.slots.take(0)
+    pending = place.checkpointer.stage(make_state(Tied()), {})
+    monkeypatch.setattr(place.store, "put", lambda *a: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        pending.write(place.store, slot, still_newest=lambda: None)
+    assert place.store.list(slot.path) == []
+
+
+def test_a_structure_without_its_parts_is_corrupt(place, monkeypatch):
+    ref, manifest = place.save(make_state(Tied()))
+    monkeypatch.setattr(Checkpointer, "_document", lambda *a: {"model": {}})
+    with pytest.raises(CorruptCheckpointError, match=r"training\.json"):
+        Checkpointer(place.store).read(ref, manifest)
+
+
+@pytest.mark.parametrize("part", ["model", "training", "rank"])
+def test_a_value_that_no_checkpoint_can_hold_is_named_by_its_place(place, part):
+    parts = {"model": {}, "training": {}, "rank": {}} | {part: {"a": {"b": [1, object()]}}}
+    for attempt in (place.checkpointer.check, lambda state: place.checkpointer.stage(state, {})):
+        with pytest.raises(UnsupportedStateError, match=r"a\.b\.1" if part == "model" else rf"{part}\.a\.b\.1"):
+            attempt(State(**parts))
+
+
+def test_saving_draws_no_random_numbers(place):
+    state = make_state(Tied())
+    before = torch.get_rng_state()
+    place.save(state)
+    assert torch.equal(torch.get_rng_state(), before)

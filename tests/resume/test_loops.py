@@ -1,0 +1,40 @@
+"""Kinds of training loops and loaders, each killed at some of its batches."""
+
+from __future__ import annotations
+
+import pytest
+from harness import Job, assert_tail, kill_at, steps, train
+
+KINDS = {
+    "accumulation": {"trainer": {"accumulate_grad_batches": 2}},
+    "manual optimization": {"manual": True},
+    "validation in between": {"trainer": {"val_check_interval": 2}},
+    "validation every other epoch": {"trainer": {"check_val_every_n_epoch": 2}},
+    "no validation": {"trainer": {"limit_val_batches": 0}},
+    "an end by steps": {"trainer": {"max_steps": 12}},
+    "an end by steps at the end of an epoch": {"trainer": {"max_steps": 10}},
+    "part of an epoch": {"trainer": {"limit_train_batches": 3}},
+    "clipping": {"trainer": {"gradient_clip_val": 0.1}},
+    "own batch sampler": {"loader": "batches"},
+    "weighted sampler": {"loader": "weighted"},
+    "two loaders": {"loader": "two"},
+    "momentum": {"optimizer": "SGD"},
+}
+
+
+def first_of(tmp_path, kind, **changes):
+    return Job(str(tmp_path), "first", str(tmp_path / "ckpt"), options=KINDS[kind]).but(**changes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_loop_goes_on_exactly(tmp_path, kind):
+    whole = first_of(tmp_path, kind, name="reference", directory=str(tmp_path / "reference"))
+    reference = whole, train(whole)
+    num_batches = sum("batch" in step for step in steps(whole))
+    per_epoch = 3 if kind == "part of an epoch" else 5
+    for cut in sorted({2, per_epoch, per_epoch + 2, num_batches - 1}):
+        first = first_of(tmp_path, kind, name=f"first-{cut}", directory=str(tmp_path / f"ckpt-{cut}"), workers=cut % 2)
+        # a window of two batches has its boundary at every other one
+        kill_at(first, cut, wait=kind not in ("accumulation", "manual optimization"))
+        second = first.but(name=f"second-{cut}", seed=50 + cut, workers=0)
+        assert_tail(reference, train(second), second)
