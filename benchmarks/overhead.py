@@ -14,7 +14,7 @@ import gc
 import sys
 from pathlib import Path
 
-from measures import saving, seek, seeding, session
+from measures import saving, seeding, seek, session
 from measures.report import Measure, machine, peak_rss_bytes, print_table, write_files
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"

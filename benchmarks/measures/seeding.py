@@ -11,10 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from torch.utils.data import DataLoader, Dataset
+
 from measures.report import Measure
 from measures.timing import timed_in_turn
 from resume_core.capture.loader import ResumableLoader
-from torch.utils.data import DataLoader, Dataset
 
 SECTION = "Seeding and order, against the plain DataLoader with shuffle=True"
 SAMPLE_BOUND_US = 12.0
@@ -44,11 +45,14 @@ class Empty(Dataset[int]):
 
 
 class Busy(Empty):
-    """Samples that occupy a core for 1 ms. A clock ends them: work would vary by more than the bound."""
+    """Samples that occupy a core for 1 ms, told by the thread's own clock.
+
+    Real work would vary by more than the bound; a wall clock would let a busy machine stretch our part alone.
+    """
 
     def __getitem__(self, index: int) -> int:
-        end = time.perf_counter() + SLOW_SAMPLE_S
-        while time.perf_counter() < end:
+        end = time.thread_time() + SLOW_SAMPLE_S
+        while time.thread_time() < end:
             pass
         return index
 

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from torch.utils.data import DataLoader
+
 from measures.report import Measure
 from measures.seeding import Empty, first
 from measures.timing import timed
 from resume_core.capture.loader import Mark, ResumableLoader
-from torch.utils.data import DataLoader
 
 SECTION = "First batch of an epoch of 1,000,000 samples of 1 ms (sleep), batches of 32"
 FRESH_BOUND = 1.0  # times a fresh start of the plain loader
@@ -84,13 +85,15 @@ def _measure(num_workers: int, *, rounds: int) -> list[Measure]:
     }
     _one_round(starts, 0)  # warms imports and the allocator
     found = [_one_round(starts, number) for number in range(rounds)]
+    late_plain, late_half = _ratios(found, "late", "plain"), _ratios(found, "late", "half")
+    ms = [each["plain"] * 1e3 for each in found]
     suffix = f"{num_workers} workers"
     return [
-        Measure(SECTION, f"at 95 % / plain loader's fresh start, {suffix}", "x", _ratios(found, "late", "plain"), FRESH_BOUND),
-        Measure(SECTION, f"at 95 % / at 50 %, {suffix}", "x", _ratios(found, "late", "half"), HALF_BOUND),
+        Measure(SECTION, f"at 95 % / plain loader's fresh start, {suffix}", "x", late_plain, FRESH_BOUND),
+        Measure(SECTION, f"at 95 % / at 50 %, {suffix}", "x", late_half, HALF_BOUND),
         Measure(SECTION, f"our fresh start / plain loader's, {suffix}", "x", _ratios(found, "fresh", "plain")),
-        Measure(SECTION, f"plain loader's fresh start, {suffix}", "ms", [r["plain"] * 1e3 for r in found]),
-    ]  # fmt: skip
+        Measure(SECTION, f"plain loader's fresh start, {suffix}", "ms", ms),
+    ]
 
 
 def measure(*, quick: bool) -> list[Measure]:

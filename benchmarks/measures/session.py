@@ -18,12 +18,13 @@ from unittest import mock
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from torch.utils.data import DataLoader
+
 from lightning_resume import ResumeCallback, SaveEvery
 from measures.report import Measure
 from measures.seeding import KEY, Empty, make_loader
 from measures.timing import Added
 from resume_core.capture.loader import ResumableLoader
-from torch.utils.data import DataLoader
 
 SECTION = "Session, a step of a Lightning fit between saves"
 BOUND_US = 50.0

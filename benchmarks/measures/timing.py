@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +38,7 @@ class Added:
     def inside(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """``function``, to be given to the wrapper."""
 
+        @functools.wraps(function)  # the plugin checks signatures
         def clocked(*args: Any, **kwargs: Any) -> Any:
             start = time.perf_counter()
             try:

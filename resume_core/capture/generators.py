@@ -6,10 +6,12 @@ object is built, so the same object finds the same generators in every process a
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import functools
 import random
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,8 +24,8 @@ __all__ = ["GeneratorLike", "find_generators", "find_global_generators", "seed_g
 GeneratorLike: TypeAlias = np.random.Generator | np.random.RandomState | torch.Generator | random.Random
 
 _KINDS = (np.random.Generator, np.random.RandomState, torch.Generator, random.Random)
-_MAX_DEPTH = 8
 _MAX_ITEMS = 256  # longer containers hold data, not transforms
+_MAX_OBJECTS = 10_000  # far more than transforms are made of; what is near is found first
 _LEAVES = (
     str,
     bytes,
@@ -45,14 +47,6 @@ def _shared() -> tuple[object, ...]:
     return (torch.default_generator, getattr(np.random.mtrand, "_rand", None), getattr(random, "_inst", None))
 
 
-def _slots(value: object) -> Iterator[Any]:
-    for cls in type(value).__mro__:
-        slots = cls.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                yield getattr(value, name)
-
-
 def _function_parts(value: types.FunctionType) -> Iterator[Any]:
     for cell in value.__closure__ or ():
         try:
@@ -63,36 +57,50 @@ def _function_parts(value: types.FunctionType) -> Iterator[Any]:
     yield from (value.__kwdefaults__ or {}).values()
 
 
-def _parts(value: Any) -> Iterable[Any]:
+def _items(value: Any) -> Iterable[Any]:
+    """What a container or callable holds; code of the user's own is not run."""
     if isinstance(value, types.FunctionType):
         return _function_parts(value)
     if isinstance(value, types.MethodType):
         return (value.__self__, value.__func__)
+    if isinstance(value, types.BuiltinMethodType):
+        return (value.__self__,)
     if isinstance(value, functools.partial):
         return (value.func, *value.args, *value.keywords.values())
-    if isinstance(value, Mapping):
-        return value.values() if len(value) <= _MAX_ITEMS else ()
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return value if len(value) <= _MAX_ITEMS else ()
-    attributes = getattr(value, "__dict__", None)
-    named = attributes.values() if isinstance(attributes, dict) else ()
-    return (*named, *_slots(value))
+    if isinstance(value, dict):
+        return dict.values(value) if len(value) <= _MAX_ITEMS else ()
+    for kind in (list, tuple, set, frozenset):
+        if isinstance(value, kind):
+            return kind.__iter__(value) if kind.__len__(value) <= _MAX_ITEMS else ()
+    return ()
+
+
+def _attributes(value: Any) -> Iterator[Any]:
+    """Attributes of an object, in slots too, and those that its class holds for all its objects."""
+    with contextlib.suppress(AttributeError):
+        yield from object.__getattribute__(value, "__dict__").values()
+    for cls in type(value).__mro__[:-1]:
+        for name, member in tuple(cls.__dict__.items()):
+            if isinstance(member, types.MemberDescriptorType):
+                with contextlib.suppress(AttributeError):  # a slot not yet filled
+                    yield member.__get__(value)
+            elif not name.startswith("__") and not hasattr(type(member), "__get__"):
+                yield member
 
 
 def _walk(root: Any) -> Iterator[Any]:
     """Every object reachable from ``root`` by ownership, breadth first, each once."""
     seen: set[int] = set()
-    level = [root]
-    for _ in range(_MAX_DEPTH):
-        following: list[Any] = []
-        for value in level:
-            if isinstance(value, _LEAVES) or id(value) in seen:
-                continue
-            seen.add(id(value))
-            yield value
-            if not isinstance(value, _KINDS):
-                following.extend(_parts(value))
-        level = following
+    waiting = collections.deque([root])
+    while waiting and len(seen) < _MAX_OBJECTS:
+        value = waiting.popleft()
+        if isinstance(value, _LEAVES) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield value
+        if not isinstance(value, _KINDS):
+            waiting.extend(_items(value))
+            waiting.extend(_attributes(value))
 
 
 def find_generators(root: Any) -> tuple[GeneratorLike, ...]:

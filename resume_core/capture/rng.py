@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from resume_core.capture.numpy_rng import NumpyState, put_back_numpy, save_numpy
+from resume_core.capture.numpy_rng import NumpyState, put_back_numpy, save_numpy, seed_numpy
 
 __all__ = ["Stream", "apply_rng", "capture_rng", "derive", "preserved_rng", "seed_rng"]
 
@@ -47,7 +47,7 @@ def seed_rng(seed: int) -> None:
     directly because ``torch.manual_seed`` also visits every accelerator and costs a hundred times more.
     """
     random.seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
+    seed_numpy(seed & 0xFFFFFFFF)
     torch.default_generator.manual_seed(seed >> 32)
 
 

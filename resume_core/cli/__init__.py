@@ -60,7 +60,7 @@ def demo(
     plugin: Annotated[Plugin, typer.Option(help="off: stock Lightning, killed at the same places.")] = Plugin.on,
     out: Annotated[Path, typer.Option(help="Folder for demo.png, demo.json, logs and checkpoints.")] = Path("demo-out"),
     seed: Annotated[int, typer.Option(min=0, max=10**9, help="Global seed of the run.")] = 7,
-    epochs: Annotated[int, typer.Option(min=1, max=50, help="Epochs to train.")] = 6,
+    epochs: Annotated[int, typer.Option(min=1, max=50, help="Epochs to train.")] = 5,
     kills: Annotated[int, typer.Option(min=1, max=10, help="How often to kill, each time in another epoch.")] = 2,
 ) -> None:
     """Train a small CNN on real data twice: once in peace, once killed with SIGKILL again and again. Compare.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 
 __all__ = ["Row", "Run", "Start", "Step", "compare", "coverage", "done_again", "effective", "parse_lines", "read_start"]
 
-_DIGEST_CHARS = 16  # of a digest, shown in the table; all of it is compared
+_DIGEST_CHARS = 12  # of a digest, shown in the table; all of it is compared
 
 
 @dataclass(frozen=True)
@@ -113,20 +114,22 @@ def read_start(lines: Sequence[dict[str, Any]]) -> Start:
     return Start(**lines[0], steps=steps)
 
 
+def _counts_until(starts: Sequence[Start]) -> list[float]:
+    """Of each start the last step that went into the final weights: no later start may have begun before it."""
+    begins = [*(float(start.begins_at) for start in starts[1:]), math.inf]
+    return list(itertools.accumulate(reversed(begins), min))[::-1]
+
+
 def effective(starts: Sequence[Start]) -> list[Step]:
     """The steps that the final weights come from."""
-    ends = [after.begins_at for after in starts[1:]]
-    return [
-        step
-        for start, end in itertools.zip_longest(starts, ends)
-        for step in start.steps
-        if end is None or step.step <= end
-    ]
+    untils = _counts_until(starts)
+    return [step for start, until in zip(starts, untils, strict=True) for step in start.steps if step.step <= until]
 
 
 def done_again(starts: Sequence[Start]) -> list[Step]:
-    """The steps that came after the last save before a kill: lost, and done again by the next start."""
-    return [step for start, after in itertools.pairwise(starts) for step in start.steps if step.step > after.begins_at]
+    """The steps that came after the save which the next start went on from: lost, and done again."""
+    untils = _counts_until(starts)
+    return [step for start, until in zip(starts, untils, strict=True) for step in start.steps if step.step > until]
 
 
 def coverage(steps: Iterable[Step], num_samples: int, num_epochs: int) -> tuple[int, int]:
@@ -168,7 +171,7 @@ def _starts(reference: Run, interrupted: Run) -> Iterable[Row]:
     lost = len(done_again(interrupted.starts))
     seeds = [", ".join(str(start.seed) for start in run.starts) for run in (reference, interrupted)]
     yield Row("global seed of each start", *seeds, None)
-    yield Row("batches lost by a kill, trained again", "0", str(lost), None)
+    yield Row("batches lost, trained again", "0", str(lost), None)
 
 
 def _samples(reference: Run, interrupted: Run) -> Iterable[Row]:
@@ -177,17 +180,17 @@ def _samples(reference: Run, interrupted: Run) -> Iterable[Row]:
     seen = [sum(len(step.ids) for step in steps) for steps in (expected, found)]
     counts = [coverage(steps, num_samples, num_epochs) for steps in (expected, found)]
     yield _row("samples seen", *seen, "{:,}".format)
-    yield _row("repeated within an epoch", counts[0][0], counts[1][0], "{:,}".format)
-    yield _row("missed in an epoch", counts[0][1], counts[1][1], "{:,}".format)
+    yield _row("samples repeated in an epoch", counts[0][0], counts[1][0], "{:,}".format)
+    yield _row("samples missed in an epoch", counts[0][1], counts[1][1], "{:,}".format)
 
 
 def _steps(reference: Run, interrupted: Run) -> Iterable[Row]:
     """How many of all steps, lost ones included, did what the reference did there."""
     expected = {step.step: step for step in effective(reference.starts)}
     found = [step for start in interrupted.starts for step in start.steps]
-    complete = [step.step for step in effective(interrupted.starts)] == list(expected)
-    fields = {"same samples, same order": "ids", "same augmented images": "inputs"}
-    fields |= {"same learning rate": "rate", "same loss": "loss"}
+    complete = [step.step for step in effective(interrupted.starts)] == list(expected)  # none left out, none twice
+    fields = {"order of the samples": "ids", "augmented images": "inputs"}
+    fields |= {"learning rate": "rate", "loss": "loss"}
     for name, field in fields.items():
         pairs = [(getattr(step, field), getattr(expected.get(step.step), field, None)) for step in found]
         same = sum(here == there for here, there in pairs)
@@ -199,7 +202,7 @@ def _first_losses(reference: Run, interrupted: Run) -> Iterable[Row]:
     expected = {step.step: step.loss for step in effective(reference.starts)}
     for number, start in enumerate(interrupted.starts[1:], 1):
         for step in start.steps[:1]:
-            name = f"loss at step {step.step}, first after kill {number}"
+            name = f"loss at step {step.step}, after kill {number}"
             yield _row(name, expected.get(step.step), step.loss, _number)
 
 
@@ -212,5 +215,5 @@ def _ends(reference: Run, interrupted: Run) -> Iterable[Row]:
         return digest[:_DIGEST_CHARS]
 
     yield _row("accuracy on held-out digits", reference.accuracy, interrupted.accuracy, "{:.4%}".format)
-    yield _row("final parameters, SHA-256", reference.parameters, interrupted.parameters, shortened)
+    yield _row("final parameters (SHA-256)", reference.parameters, interrupted.parameters, shortened)
     yield _row("final optimizer state", reference.optimizer, interrupted.optimizer, shortened)

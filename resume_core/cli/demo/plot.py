@@ -30,13 +30,16 @@ def draw(reference: Run, interrupted: Run, path: Path, *, plugin: bool) -> None:
     """
     starts = interrupted.starts
     close_ups = list(itertools.pairwise(starts))[:_CLOSE_UPS]
-    figure = Figure(figsize=(11, 7.2), dpi=120, layout="constrained")
+    figure = Figure(figsize=(11, 7.6), dpi=120, layout="constrained")
     grid = figure.add_gridspec(2, len(close_ups))
-    figure.suptitle("exact-resume demo: " + ("ResumeCallback" if plugin else "stock Lightning, no plugin"))
+    figure.suptitle("exact-resume demo: " + ("Lightning with ResumeCallback" if plugin else "stock Lightning"))
     expected = effective(reference.starts)
-    _overview(figure.add_subplot(grid[0, :]), expected, starts)
+    axes = [figure.add_subplot(grid[0, :]), *(figure.add_subplot(grid[1, n]) for n in range(len(close_ups)))]
+    _overview(axes[0], expected, starts)
     for number, (killed, resumed) in enumerate(close_ups):
-        _close_up(figure.add_subplot(grid[1, number]), expected, killed, resumed, number)
+        _close_up(axes[number + 1], expected, killed, resumed, number)
+    handles = axes[0].get_legend_handles_labels()[0] + axes[1].get_legend_handles_labels()[0]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     figure.savefig(path)
 
 
@@ -55,9 +58,8 @@ def _overview(axes: Any, expected: Sequence[Step], starts: Sequence[Start]) -> N
     for number, start in enumerate(starts[:-1]):
         label = "SIGKILL" if number == 0 else None
         axes.axvline(start.steps[-1].step, color=_KILL, linestyle="--", linewidth=1.2, label=label)
-    axes.set(xlabel="optimizer step", ylabel="loss (log)", yscale="log", title="loss of every batch")
+    axes.set(xlabel="optimizer step", ylabel="loss of each batch", ylim=(0, None))
     axes.margins(x=0.01)
-    axes.legend(loc="lower left", ncols=len(starts) + 2, frameon=False)
 
 
 def _close_up(axes: Any, expected: Sequence[Step], killed: Start, resumed: Start, number: int) -> None:
@@ -66,13 +68,13 @@ def _close_up(axes: Any, expected: Sequence[Step], killed: Start, resumed: Start
     peace, before, after = (
         [step for step in steps if step.step in window] for steps in (expected, killed.steps, resumed.steps)
     )
-    axes.axvspan(saved + 0.5, end + 0.5, color="#f6e7c8", zorder=0, label="lost, done again")
-    _curve(axes, peace, color=_PEACE, linewidth=7, label="uninterrupted")
+    axes.axvspan(saved + 0.5, end + 0.5, color="#f6e7c8", zorder=0, label="lost and done again")
+    _curve(axes, peace, color=_PEACE, linewidth=7)
     style = {"markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.4, "linewidth": 0}
-    _curve(axes, before, color=_colour(number), marker="o", label=f"start {number + 1}", **style)
+    _curve(axes, before, color=_colour(number), marker="o", **style)
     style = {"marker": "o", "markersize": 3.5, "linewidth": 1.2}
-    _curve(axes, after, color=_colour(number + 1), label=f"start {number + 2}", **style)
-    axes.axvline(end + 0.5, color=_KILL, linestyle="--", linewidth=1.2, label="SIGKILL")
+    _curve(axes, after, color=_colour(number + 1), **style)
+    axes.axvline(end + 0.5, color=_KILL, linestyle="--", linewidth=1.2)
     axes.axvline(saved + 0.5, color="#555555", linestyle=":", linewidth=1.2, label="last save")
-    axes.set(xlabel="optimizer step", title=f"kill {number + 1}: step {end}, goes on from step {saved}")
-    axes.legend(fontsize=8, loc="best")
+    title = f"○ start {number + 1}, killed after step {end}    ● start {number + 2}, from step {saved}"
+    axes.set(xlabel="optimizer step", ylabel="loss of each batch" if number == 0 else "", title=title)

@@ -57,12 +57,18 @@ class Child:
 
     Args:
         job: what it does.
+
+    Attributes:
+        folder: of its run.
+        name: of the start.
+        lines: what it has written so far.
+        killed: whether it was killed on purpose.
     """
 
     def __init__(self, job: Job) -> None:
         self.folder, self.name = Path(job.folder), job.name
         self._log = self.folder / f"{job.name}.log"
-        self._killed = False
+        self.killed = False
         self._unread = ""
         self.lines: list[dict[str, Any]] = []
         with self._log.open("wb") as log:
@@ -95,7 +101,7 @@ class Child:
             DemoError: it ended with an error; the end of its log is in the message.
         """
         code = self._process.poll()
-        if code and not self._killed:
+        if code and not self.killed:
             raise DemoError(f"{self.folder.name}, {self.name} ended with exit code {code}\n\n{self._end_of_log()}")
 
     def _end_of_log(self) -> str:
@@ -104,7 +110,7 @@ class Child:
 
     def kill(self) -> None:
         """SIGKILL to the process and its loader workers at once, as when a machine is taken away."""
-        self._killed = True
+        self.killed = True
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
@@ -129,7 +135,9 @@ class Children:
     def __enter__(self) -> Children:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for child in self._all:
             child.close()
 

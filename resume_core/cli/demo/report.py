@@ -47,35 +47,36 @@ def verdict(report: Report) -> str:
     """One or two sentences: identical, or what differs and whether that was to be expected."""
     if report.identical:
         times = {1: "once", 2: "twice"}.get(len(report.interrupted.starts) - 1, "again and again")
-        return f"Identical to the last bit: the training that was killed {times} is the one that never was."
-    differs = f"Not identical. What differs: {', '.join(report.differences)}."
+        return f"Identical to the last bit: the training that was killed {times} ended where the other one did."
+    differs = f"Not identical. What differs: {'; '.join(report.differences)}."
     if report.plugin:
-        return f"{differs} That is what exact-resume promises never to happen: please report it, with {JSON}."
+        return f"{differs} exact-resume promises that this never happens: please report it, with {JSON}."
     return (
-        f"{differs} For stock Lightning this is expected, exit code 1 included: its checkpoints hold neither the place "
-        "in the shuffled epoch nor the random state, even though every start had the same seed."
+        f"{differs} This is expected of stock Lightning, and so is exit code 1: its checkpoints hold neither the place "
+        "in the shuffled epoch nor the random state, even where each start has the same seed."
     )
 
 
-def print_report(report: Report, out: Path, console: Console) -> None:
-    """Print the table and the verdict.
+def print_report(report: Report, out: Path, console: Console, *, seconds: float) -> None:
+    """Print the table and, as the last line, the verdict.
 
     Args:
         report: what to print.
         out: where the files lie, to name them.
         console: where it goes.
+        seconds: that the demo took.
     """
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for heading in ("", "uninterrupted", "killed and resumed", ""):
-        table.add_column(heading, no_wrap=True)
-    marks = {True: "[green]=[/green]", False: "[red]differs[/red]", None: ""}
+        table.add_column(heading, overflow="fold")
+    marks = {True: "[green]same[/green]", False: "[red]differs[/red]", None: ""}
     for row in report.rows:
         table.add_row(row.name, row.left, row.right, marks[row.equal])
     console.print()
     console.print(table)
     console.print()
-    console.print(f"loss curves: {out / PLOT}   all figures: {out / JSON}", soft_wrap=True)
-    console.print(verdict(report), style="bold green" if report.identical else "bold red")
+    console.print(f"{seconds:.0f} s; loss curves: {out / PLOT}, figures: {out / JSON}", soft_wrap=True, markup=False)
+    console.print(verdict(report), style="bold green" if report.identical else "bold red", markup=False)
 
 
 def write_report(report: Report, out: Path, *, seconds: float) -> None:

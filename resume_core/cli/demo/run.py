@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import time
 import traceback
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from resume_core.cli.demo.compare import Run, Start, Step, compare, read_start
+from resume_core.cli.demo.compare import Run, Step, compare, read_start
 from resume_core.cli.demo.folder import INTERRUPTED, UNINTERRUPTED, demo_folder
 from resume_core.cli.demo.processes import Child, Children, DemoError, Job
 from resume_core.cli.demo.report import Report, print_report, write_report
@@ -88,7 +90,7 @@ def run_demo(settings: Settings, console: Console) -> int:
         when it was interrupted from the keyboard.
     """
     try:
-        with demo_folder(settings.out) as out, Children() as children:
+        with _terminable(), demo_folder(settings.out) as out, Children() as children:
             return _Demo(settings, out, children, console).run()
     except KeyboardInterrupt:
         console.print("stopped; all processes of the demo were ended")
@@ -99,6 +101,16 @@ def run_demo(settings: Settings, console: Console) -> int:
         # not left to the interpreter, whose exit code for it is the one that says "something differs"
         console.print(traceback.format_exc(), markup=False)
     return _FAILED
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does: the trainings are in sessions of their own, nobody else would end them."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Demo:
@@ -117,8 +129,7 @@ class _Demo:
         reference = self._ended([peaceful])
         report = Report(self.settings.plugin, reference, interrupted, compare(reference, interrupted))
         write_report(report, self.out, seconds=time.monotonic() - begin)
-        print_report(report, self.out, self.console)
-        self.console.print(f"{time.monotonic() - begin:.0f} s", style="dim")
+        print_report(report, self.out, self.console, seconds=time.monotonic() - begin)
         return 0 if report.identical else 1
 
     def _job(self, run: str, number: int) -> Job:
@@ -130,42 +141,38 @@ class _Demo:
     def _interrupted(self) -> Run:
         starts: list[Child] = []
         for aim in aims(self.settings.epochs, self.settings.kills):
-            starts.append(self._start(len(starts) + 1))
-            self._kill(starts, aim)
-        starts.append(self._start(len(starts) + 1))
+            starts.append(self.children.start(self._job(INTERRUPTED, len(starts) + 1)))
+            self._kill(starts[-1], aim)
+            self._tell(starts)
+        starts.append(self.children.start(self._job(INTERRUPTED, len(starts) + 1)))
         self.children.wait(starts[-1], lambda: bool(starts[-1].lines))
-        self.console.print(f"start {len(starts)} goes on at step {starts[-1].lines[0]['begins_at']}")
+        self._tell(starts)
         self.children.wait(starts[-1])
         return self._ended(starts)
 
-    def _start(self, number: int) -> Child:
-        return self.children.start(self._job(INTERRUPTED, number))
-
-    def _kill(self, starts: list[Child], aim: Aim) -> None:
-        child = starts[-1]
-        folder, before = child.folder, starts[-2].lines[-1]["epoch"] + 1 if len(starts) > 1 else 0
-        aim = Aim(max(aim.epoch, before), aim.part)
-
+    def _kill(self, child: Child, aim: Aim) -> None:
         def hit() -> bool:
             if len(child.lines) < _GAP:
                 return False
-            last = read_start([child.lines[0], child.lines[-1]])
-            return aim.hit(last.steps[0], last_save(folder), last.num_batches)
+            start = read_start([child.lines[0], child.lines[-1]])
+            # a start that goes on in the epoch of the last kill must leave it before the next
+            later = Aim(max(aim.epoch, start.begins_at // start.num_batches + bool(start.begins_at)), aim.part)
+            return later.hit(start.steps[0], last_save(child.folder), start.num_batches)
 
         if not self.children.wait(child, hit):
             raise DemoError("the training ended before it could be killed; try more --epochs or fewer --kills")
         child.kill()
         child.update()
-        self._tell(len(starts), child)
 
-    def _tell(self, number: int, child: Child) -> None:
-        start, last = child.lines[0], child.lines[-1]
-        begun = f"start {number} goes on at step {start['begins_at']}" if number > 1 else "start 1 begins"
-        self.console.print(
-            f"{begun}, [red]SIGKILL[/red] in epoch {last['epoch'] + 1} after batch {last['batch'] + 1} of "
-            f"{start['num_batches']} (step {last['step']}, last save at step {last_save(child.folder)})"
-        )
+    def _tell(self, starts: list[Child]) -> None:
+        child = starts[-1]
+        if not child.lines:
+            return  # it ended without a word, which `read_start` will report
+        begin, last, end = child.lines[0], child.lines[-1], "goes on to the end"
+        if child.killed:
+            batch = f"epoch {last['epoch'] + 1} at batch {last['batch'] + 1} of {begin['num_batches']}"
+            end = f"[red]SIGKILL[/red] in {batch}, step {last['step']}"
+        self.console.print(f"start {len(starts)} from step {begin['begins_at']}: {end}")
 
     def _ended(self, children: list[Child]) -> Run:
-        starts: list[Start] = [read_start(child.lines) for child in children]
-        return Run(tuple(starts), **children[-1].end())
+        return Run(tuple(read_start(child.lines) for child in children), **children[-1].end())
