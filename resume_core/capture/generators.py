@@ -80,11 +80,11 @@ def _attributes(value: Any) -> Iterator[Any]:
     with contextlib.suppress(AttributeError):
         yield from object.__getattribute__(value, "__dict__").values()
     for cls in type(value).__mro__[:-1]:
-        for name, member in tuple(cls.__dict__.items()):
+        for member in tuple(cls.__dict__.values()):
             if isinstance(member, types.MemberDescriptorType):
                 with contextlib.suppress(AttributeError):  # a slot not yet filled
                     yield member.__get__(value)
-            elif not name.startswith("__") and not hasattr(type(member), "__get__"):
+            elif isinstance(member, _KINDS):
                 yield member
 
 

@@ -169,6 +169,7 @@ def test_early_stopping_and_model_checkpoint_go_on_with_their_state(fit, tmp_pat
             early = EarlyStopping("loss", patience=50, check_on_train_epoch_end=True)
             top = ModelCheckpoint(tmp_path / name, monitor="loss", save_top_k=2, save_on_train_epoch_end=True)
             resume = ResumeCallback(tmp_path / f"{name}-run", save=SaveEvery(steps=1))
+            torch.manual_seed(0)
             fit(net=Logs(), callback=resume, callbacks=[early, top], max_epochs=end, enable_checkpointing=True)
         return early.best_score, {Path(path).name: score for path, score in top.best_k_models.items()}
 
