@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import lightning.pytorch as L
 import pytest
@@ -171,7 +170,7 @@ def test_early_stopping_and_model_checkpoint_go_on_with_their_state(fit, tmp_pat
             resume = ResumeCallback(tmp_path / f"{name}-run", save=SaveEvery(steps=1))
             torch.manual_seed(0)
             fit(net=Logs(), callback=resume, callbacks=[early, top], max_epochs=end, enable_checkpointing=True)
-        return early.best_score, {Path(path).name: score for path, score in top.best_k_models.items()}
+        return early.best_score, list(top.best_k_models.values())
 
     assert train("cut", 3, 4) == train("whole", 4)
 
