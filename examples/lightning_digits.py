@@ -1,6 +1,6 @@
 """Handwritten digits with Lightning, in a run that survives being killed.
 
-Start it, kill it (Ctrl-C, or kill -9 from another terminal), start it again: it goes on where it was, and ends with the
+Start it, kill it (kill -9 from another terminal), start it again: it goes on where it was, and ends with the very
 numbers that it would have ended with anyway. Delete the folder DIRECTORY to begin anew.
 """
 

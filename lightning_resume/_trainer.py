@@ -2,7 +2,7 @@
 
 Internals used (Lightning 2.6): ``trainer.fit_loop`` with its ``epoch_loop`` and ``val_loop``,
 ``trainer._checkpoint_connector``, ``trainer._logger_connector`` and ``trainer.strategy``. Methods are shadowed on the
-instances, only during ``fit``, and given back by `TrainerAdapter.uninstall`. What is needed is probed by `probe`.
+instances, only during ``fit``, and given back by `TrainerAdapter.uninstall`. What is needed is probed by `_probe`.
 
 The order of a fit, as far as it matters here (trainer/trainer.py, ``_run``): ``setup`` hooks, ``strategy.setup``
 (optimizers exist from here on), ``on_fit_start``, ``restore_training_state``, sanity check, ``fit_loop.setup_data``
@@ -12,14 +12,13 @@ batches, each closed by ``epoch_loop.on_advance_end``.
 
 from __future__ import annotations
 
-import inspect
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource, _request_dataloader
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
@@ -38,12 +37,9 @@ from resume_core.capture.runconfig import (
     describe_optimizers,
     describe_schedulers,
 )
-from resume_core.errors import ResumeError
 from resume_core.state import Fact, Progress, State
 
-__all__ = ["TrainerAdapter", "probe", "refuse_unsupported"]
-
-_TUNERS = (BatchSizeFinder, LearningRateFinder)
+__all__ = ["TrainerAdapter"]
 
 _LOADER_HOOKS = 101  # the word that the random stream of train_dataloader() is derived with
 _VALIDATION_SLOTS = 1000
@@ -57,73 +53,6 @@ _CHECKPOINT_FIELDS = (
 _TRAINER_FACTS = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision",
                   "limit_train_batches", "overfit_batches", "reload_dataloaders_every_n_epochs")  # fmt: skip
 _TRAINER_INFO = ("max_epochs", "max_steps", "val_check_interval", "check_val_every_n_epoch", "limit_val_batches")
-_NEEDED = {
-    "fit_loop": ("setup_data", "_load_combined_loader_states", "_data_source", "epoch_progress", "epoch_loop"),
-    "fit_loop.epoch_loop": (
-        "on_run_start", "on_advance_end", "reset", "reset_restart_stage", "batch_progress", "val_loop", "_results",
-        "_should_accumulate", "automatic_optimization", "max_steps",
-    ),
-    "fit_loop.epoch_loop.val_loop": ("run", "setup_data", "reset_restart_stage"),
-    "_checkpoint_connector": (
-        "dump_checkpoint", "resume_start", "restore_model", "restore_datamodule", "restore_callbacks",
-        "restore_training_state", "_loaded_checkpoint",
-    ),
-    "_logger_connector": (
-        "_callback_metrics", "_logged_metrics", "_progress_bar_metrics", "_first_loop_iter", "_current_fx",
-    ),
-    "strategy": ("setup", "reduce", "world_size"),
-}  # fmt: skip
-_SIGNATURES = {"fit_loop.epoch_loop.on_run_start": 1, "fit_loop.epoch_loop.on_advance_end": 1, "strategy.setup": 1}
-
-
-def _reach(root: Any, path: str) -> Any:
-    for name in path.split("."):
-        root = getattr(root, name)
-    return root
-
-
-def probe(trainer: Any) -> None:
-    """Check that the internals this module relies on are there.
-
-    Raises:
-        ResumeError: something is missing or takes other arguments; the message names it and the Lightning version.
-    """
-    missing = [
-        f"Trainer.{path}.{name}"
-        for path, names in _NEEDED.items()
-        for name in names
-        if not hasattr(_reach(trainer, path), name)
-    ]
-    missing += [
-        f"Trainer.{path}() with {count} argument(s)"
-        for path, count in _SIGNATURES.items()
-        if not missing and len(inspect.signature(_reach(trainer, path)).parameters) != count
-    ]
-    if missing:
-        import lightning
-
-        raise ResumeError(
-            f"lightning {lightning.__version__} lacks what lightning_resume hooks into: {', '.join(missing)}. "
-            "Install a version of lightning that exact-resume supports, or a newer exact-resume."
-        )
-
-
-def refuse_unsupported(trainer: Any) -> None:
-    """Refuse what this version would not resume exactly.
-
-    Raises:
-        ResumeError: names what is not supported and what to do.
-    """
-    tuners = [type(callback).__name__ for callback in trainer.callbacks if isinstance(callback, _TUNERS)]
-    if tuners:
-        raise ResumeError(f"{tuners[0]} trains inside fit(), which is not supported: tune in a run of its own first")
-    if trainer.strategy.restore_checkpoint_after_setup:
-        raise ResumeError(f"{type(trainer.strategy).__name__} is not supported: train on a single device")
-    if trainer.fit_loop.epoch_progress.total.ready:
-        raise ResumeError(
-            "fit() is called a second time on this Trainer: make a new Trainer with a ResumeCallback of its own "
-            "directory for each fit"
-        )
 
 
 class TrainerAdapter:

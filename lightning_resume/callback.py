@@ -11,7 +11,8 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lightning_resume._trainer import TrainerAdapter, probe, refuse_unsupported
+from lightning_resume._probe import probe, refuse_unsupported
+from lightning_resume._trainer import TrainerAdapter
 from resume_core.capture.loader import loader_warnings
 from resume_core.capture.runconfig import seed_fact
 from resume_core.policy import Changes, Keep, SaveEvery

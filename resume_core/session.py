@@ -19,15 +19,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import torch
-
 from resume_core.capture.provenance import describe_code, provenance
 from resume_core.capture.rng import derive
-from resume_core.capture.runconfig import Accepted, Difference, check, from_json, table, to_json
+from resume_core.capture.runconfig import Difference, to_json
 from resume_core.checkpointer import Checkpointer, Pending
 from resume_core.errors import (
     CheckpointNotFoundError,
-    CorruptCheckpointError,
     ResumeError,
     SaveFailedError,
     SupersededError,
@@ -35,17 +32,16 @@ from resume_core.errors import (
 )
 from resume_core.framework import Framework
 from resume_core.policy import Changes, Keep, SaveEvery
+from resume_core.restore import Restored, Restorer, restore_threads
 from resume_core.schedule import Schedule
-from resume_core.state import Progress, RunConfig, State
+from resume_core.state import Progress, RunConfig
 from resume_core.storage import (
     Attempt,
     CheckpointRef,
     CheckpointSlots,
     Lineage,
-    Manifest,
     open_store,
     prune,
-    read_manifest,
 )
 from resume_core.writer import Writer
 
@@ -68,23 +64,6 @@ def resume_mode(resume: str = "auto") -> str:
     if not isinstance(mode, str) or not mode:
         raise ValueError(f'resume must be "auto", "must", "never" or the name of a checkpoint, got {mode!r}')
     return mode
-
-
-@dataclass(frozen=True)
-class Restored:
-    """What a run goes on from.
-
-    Attributes:
-        ref: the checkpoint.
-        progress: where it was taken.
-        accepted: differences of the run config that were accepted.
-        start_s: when the restore began, monotonic seconds.
-    """
-
-    ref: CheckpointRef
-    progress: Progress
-    accepted: Accepted
-    start_s: float
 
 
 @dataclass
@@ -142,6 +121,7 @@ class Session:
         self._requested = False
         self._checked_at: int | None = None
         self._key = 0
+        self._start_s = time.monotonic()
         self._config: RunConfig = {}
         self._provenance: Mapping[str, Any] = {}
 
@@ -180,23 +160,29 @@ class Session:
             OSError: the store cannot be read.
         """
         self._refuse_ranks()
-        start_s = time.monotonic()
-        self._report_damage()
-        found = self._find(start_s)
+        self._start_s = time.monotonic()
+        for error in self._lineage.damaged():
+            self._log.warning("%s", error)
+        restorer = Restorer(self._checkpointer, self._changes, self._describe, self._log)
+        found = restorer.first_usable(self._candidates())
         if found is None:
-            if self._resume == "must":
-                raise CheckpointNotFoundError(
-                    f'resume="must", but {self._store.url} holds no checkpoint to go on from. Check the directory, '
-                    'or start the run with resume="auto".',
-                    path=self._store.url,
-                )
-            self._key = secrets.randbits(64) if seed is None else derive(seed, _KEY)
-            self._describe()
+            self._begin_anew(seed)
             return None
         self._restored, state = found
+        self._key = self._restored.key
         self._framework.apply(state)
-        self._restore_threads()
+        restore_threads(self._restored.accepted, self._log)
         return self._restored
+
+    def _begin_anew(self, seed: int | None) -> None:
+        if self._resume == "must":
+            raise CheckpointNotFoundError(
+                f'resume="must", but {self._store.url} holds no checkpoint to go on from. Check the directory, '
+                'or start the run with resume="auto".',
+                path=self._store.url,
+            )
+        self._key = secrets.randbits(64) if seed is None else derive(seed, _KEY)
+        self._describe(self._key)
 
     def _refuse_ranks(self) -> None:
         if self._framework.world_size > 1:
@@ -204,69 +190,13 @@ class Session:
                 f"{self._framework.world_size} processes train together; this version resumes a single process only"
             )
 
-    def _report_damage(self) -> None:
-        for error in self._lineage.damaged():
-            self._log.warning("%s", error)
-
-    def _find(self, start_s: float) -> tuple[Restored, State] | None:
-        damage: CorruptCheckpointError | None = None
-        for ref in self._candidates():
-            try:
-                manifest = read_manifest(self._store, ref)
-                accepted = self._compare(ref, manifest)
-                state = self._checkpointer.read(ref, manifest)
-            except (CorruptCheckpointError, CheckpointNotFoundError) as error:
-                self._log.warning("%s cannot be used, trying the one before it: %s", ref.path, error)
-                damage = error if isinstance(error, CorruptCheckpointError) else damage
-                continue
-            self._report(accepted)
-            return Restored(manifest.ref, _progress(manifest), accepted, start_s), state
-        if damage is not None:
-            raise CorruptCheckpointError(
-                f"no checkpoint of this run's line in {self._store.url} can be used; the last reason: {damage} "
-                'Restore the files, or start anew on purpose with resume="never".',
-                path=self._store.url,
-            ) from damage
-        return None
-
-    def _compare(self, ref: CheckpointRef, manifest: Manifest) -> Accepted:
-        header = manifest.header
-        self._key = int(header["key"])
-        self._describe()
-        saved = from_json(header["config"])
-        return check(saved, self._config, self._changes, path=ref.path, step=int(header["progress"]["step"]))
-
-    def _describe(self) -> None:
-        self._framework.prepare(self._key)
+    def _describe(self, key: int) -> RunConfig:
+        """The run's config, read once, before anything is loaded."""
+        self._framework.prepare(key)
         if not self._config:
             self._provenance = provenance()
             self._config = {**self._framework.describe(), **describe_code(self._provenance)}
-
-    def _report(self, accepted: Accepted) -> None:
-        if accepted.warned:
-            self._log.warning(
-                'the run differs from its checkpoint (Changes(otherwise="warn")):\n%s', table(accepted.warned)
-            )
-        if accepted.allowed:
-            self._log.info("changes that were allowed:\n%s", table(accepted.allowed))
-        if accepted.info:
-            self._log.debug("other differences:\n%s", table(accepted.info))
-
-    def _restore_threads(self) -> None:
-        """Sums are split over threads, so another count rounds differently."""
-        assert self._restored is not None
-        difference = next((d for d in self._restored.accepted.info if d.name == "environment.threads"), None)
-        if difference is None or not isinstance(difference.saved, int):
-            return
-        if difference.saved <= (os.cpu_count() or 1):
-            torch.set_num_threads(difference.saved)
-            self._log.info("torch computes with %d threads again, as the run did before", difference.saved)
-        else:
-            self._log.warning(
-                "the run used %s threads, this machine has %s: results may differ in the last bits",
-                difference.saved,
-                os.cpu_count(),
-            )
+        return self._config
 
     # ---- running
 
@@ -306,7 +236,7 @@ class Session:
             restored.progress.epoch,
             restored.ref.path,
             self._store.url,
-            time.monotonic() - restored.start_s,
+            time.monotonic() - self._start_s,
             self._attempt.name,
         )
 
@@ -415,10 +345,6 @@ class Session:
         except ResumeError:
             if error is None:
                 raise
-
-
-def _progress(manifest: Manifest) -> Progress:
-    return Progress(**manifest.header["progress"])
 
 
 def _decisive(restored: Restored) -> tuple[Difference, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -118,7 +119,7 @@ class CopyBetweenSaves(Callback):
 
 
 def _measure_fit(width: int, *, rounds: int) -> list[Measure]:
-    boundary, copies = Added(), CopyBetweenSaves()
+    boundary, copies = Added(time.perf_counter), CopyBetweenSaves()
     loader = make_loader(Empty(rounds + 1), batch_size=1, num_workers=0)
     with tempfile.TemporaryDirectory() as directory:
         resume = ResumeCallback(directory, save=SaveEvery(steps=1), keep=Keep(last=1))

@@ -2,19 +2,20 @@
 
 An epoch of batches of B costs ``extra(B) = sample + batch / B`` more a sample than the plain loader's. Two batch sizes
 give both unknowns. Workers persist, so that starting them is in no figure; making the iterator and the order is.
+
+The cost is CPU time, summed over the training process and the workers. On an idle machine that is the wall time where
+one thing happens at a time, and more than it where workers run side by side; a busy machine does not stretch it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from measures.report import Measure
-from measures.timing import timed_in_turn
+from measures.timing import in_turn
 from resume_core.capture.loader import ResumableLoader
 
 SECTION = "Seeding and order, against the plain DataLoader with shuffle=True"
@@ -47,7 +48,7 @@ class Empty(Dataset[int]):
 class Busy(Empty):
     """Samples that occupy a core for 1 ms, told by the thread's own clock.
 
-    Real work would vary by more than the bound; a wall clock would let a busy machine stretch our part alone.
+    Real work would vary by more than the bound; with a wall clock, a busy machine would stretch our part alone.
     """
 
     def __getitem__(self, index: int) -> int:
@@ -57,9 +58,10 @@ class Busy(Empty):
         return index
 
 
-def first(samples: list[Any]) -> Any:
-    """The cheapest collate function."""
-    return samples[0]
+def spent(samples: list[Any]) -> tuple[int, float]:
+    """A collate function that ignores its samples: which worker this is, and the CPU seconds it has used so far."""
+    worker = get_worker_info()
+    return (-1 if worker is None else worker.id), time.process_time()
 
 
 def make_loader(dataset: Dataset[Any], *, batch_size: int, num_workers: int) -> DataLoader[Any]:
@@ -67,31 +69,38 @@ def make_loader(dataset: Dataset[Any], *, batch_size: int, num_workers: int) -> 
         dataset,
         batch_size=batch_size,
         shuffle=True,
-        collate_fn=first,
+        collate_fn=spent,
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
     )
 
 
-def _run_epoch(loader: DataLoader[Any]) -> None:
-    for _ in loader:
-        pass
+class Epoch:
+    """One epoch of a loader a call: CPU seconds that it took."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.loader = loader
+        self._spent: dict[int, float] = {}
+        self()  # starts the workers
+
+    def __call__(self) -> float:
+        start, before = time.process_time(), self._spent
+        self._spent = dict(iter(self.loader))  # of each worker, the last it said
+        main_s = time.process_time() - start
+        return main_s + sum(self._spent[worker] - before.get(worker, 0.0) for worker in self._spent if worker >= 0)
 
 
-def _pair(dataset: Dataset[Any], *, batch_size: int, num_workers: int) -> tuple[Callable[[], None], ...]:
-    """An epoch of the plain loader and one of ours, both run once so that workers exist."""
+def _epochs(dataset: Dataset[Any], *, batch_size: int, num_workers: int) -> tuple[Epoch, Epoch]:
+    """Of the plain loader, and of ours."""
     plain = make_loader(dataset, batch_size=batch_size, num_workers=num_workers)
     ours = make_loader(dataset, batch_size=batch_size, num_workers=num_workers)
     ResumableLoader(ours, key=KEY, slot=0)
-    epochs = partial(_run_epoch, plain), partial(_run_epoch, ours)
-    for epoch in epochs:
-        epoch()
-    return epochs
+    return Epoch(plain), Epoch(ours)
 
 
-def _extra_us(epochs: tuple[Callable[[], None], ...], *, num_samples: int, repeats: int) -> float:
+def _extra_us(epochs: tuple[Epoch, Epoch], *, num_samples: int, repeats: int) -> float:
     """Microseconds a sample that our epoch takes longer."""
-    plain_s, ours_s = timed_in_turn(*epochs, repeats)
+    plain_s, ours_s = in_turn(*epochs, repeats)
     return (ours_s - plain_s) / (2 * repeats * num_samples) * 1e6
 
 
@@ -104,7 +113,7 @@ def _solve(extra_us: dict[int, float]) -> tuple[float, float]:
 
 def _measure_empty(num_workers: int, *, rounds: int, repeats: int) -> list[Measure]:
     pairs = {
-        size: _pair(Empty(num_samples), batch_size=size, num_workers=num_workers)
+        size: _epochs(Empty(num_samples), batch_size=size, num_workers=num_workers)
         for size, num_samples in EPOCH_SAMPLES.items()
     }
     solved = []
@@ -121,8 +130,8 @@ def _measure_empty(num_workers: int, *, rounds: int, repeats: int) -> list[Measu
 
 
 def _measure_slow(num_workers: int, *, rounds: int, repeats: int) -> Measure:
-    epochs = _pair(Busy(SLOW_SAMPLES), batch_size=SLOW_BATCH, num_workers=num_workers)
-    ratios = [ours_s / plain_s for plain_s, ours_s in (timed_in_turn(*epochs, repeats) for _ in range(rounds))]
+    epochs = _epochs(Busy(SLOW_SAMPLES), batch_size=SLOW_BATCH, num_workers=num_workers)
+    ratios = [ours_s / plain_s for plain_s, ours_s in (in_turn(*epochs, repeats) for _ in range(rounds))]
     name = f"extra at 1 ms a sample (busy wait), batches of {SLOW_BATCH}, {num_workers} workers"
     return Measure(SECTION, name, "%", [(ratio - 1) * 100 for ratio in ratios], SLOW_BOUND_PERCENT)
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from measures.report import Measure
-from measures.seeding import Empty, first
+from measures.seeding import Empty, spent
 from measures.timing import timed
 from resume_core.capture.loader import Mark, ResumableLoader
 
@@ -34,7 +34,7 @@ class Sleeping(Empty):
 
 
 def _loader(num_workers: int) -> DataLoader[Any]:
-    return DataLoader(Sleeping(NUM_SAMPLES), BATCH, shuffle=True, collate_fn=first, num_workers=num_workers)
+    return DataLoader(Sleeping(NUM_SAMPLES), BATCH, shuffle=True, collate_fn=spent, num_workers=num_workers)
 
 
 def _resumable(num_workers: int, position: dict[str, Any] | None) -> DataLoader[Any]:

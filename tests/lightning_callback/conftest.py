@@ -15,7 +15,8 @@ from lightning_resume import Changes, ResumeCallback, SaveEvery
 def _alone(monkeypatch):
     """No environment of the developer, and no global seed of one test in the next."""
     monkeypatch.delenv("EXACT_RESUME", raising=False)
-    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # so that what a test sets is undone
+    monkeypatch.delenv("PL_GLOBAL_SEED")
 
 
 @pytest.fixture

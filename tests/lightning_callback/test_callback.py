@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 
 import lightning_resume
 from lightning_resume import Changes, ResumeCallback, SaveEvery
-from lightning_resume._trainer import probe
+from lightning_resume._probe import probe
 from resume_core.errors import ConfigChangedError, ResumeError
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 __all__ = ["Row", "Run", "Start", "Step", "compare", "coverage", "done_again", "effective", "parse_lines", "read_start"]
 
+_FIELDS = {"order of the samples": "ids", "augmented images": "inputs", "learning rate": "rate", "loss": "loss"}
 _DIGEST_CHARS = 12  # of a digest, shown in the table; all of it is compared
 
 
@@ -169,19 +170,26 @@ def _row(name: str, left: Any, right: Any, show: Callable[[Any], str] = str) -> 
 
 def _starts(reference: Run, interrupted: Run) -> Iterable[Row]:
     lost = len(done_again(interrupted.starts))
-    seeds = [", ".join(str(start.seed) for start in run.starts) for run in (reference, interrupted)]
-    yield Row("global seed of each start", *seeds, None)
+    yield Row("global seed of each start", _seeds(reference), _seeds(interrupted), None)
     yield Row("batches lost, trained again", "0", str(lost), None)
+
+
+def _seeds(run: Run) -> str:
+    return ", ".join(str(start.seed) for start in run.starts)
 
 
 def _samples(reference: Run, interrupted: Run) -> Iterable[Row]:
     expected, found = effective(reference.starts), effective(interrupted.starts)
     num_samples, num_epochs = reference.starts[0].num_samples, 1 + max(step.epoch for step in expected)
-    seen = [sum(len(step.ids) for step in steps) for steps in (expected, found)]
     counts = [coverage(steps, num_samples, num_epochs) for steps in (expected, found)]
-    yield _row("samples seen", *seen, "{:,}".format)
-    yield _row("samples repeated in an epoch", counts[0][0], counts[1][0], "{:,}".format)
-    yield _row("samples missed in an epoch", counts[0][1], counts[1][1], "{:,}".format)
+    yield _row("samples seen", _seen(expected), _seen(found), "{:,}".format)
+    for name, pair in zip(("repeated", "missed"), zip(*counts, strict=True), strict=True):
+        left, right = pair
+        yield Row(f"samples {name} in an epoch", f"{left:,}", f"{right:,}", left == right == 0)
+
+
+def _seen(steps: Sequence[Step]) -> int:
+    return sum(len(step.ids) for step in steps)
 
 
 def _steps(reference: Run, interrupted: Run) -> Iterable[Row]:
@@ -189,9 +197,7 @@ def _steps(reference: Run, interrupted: Run) -> Iterable[Row]:
     expected = {step.step: step for step in effective(reference.starts)}
     found = [step for start in interrupted.starts for step in start.steps]
     complete = [step.step for step in effective(interrupted.starts)] == list(expected)  # none left out, none twice
-    fields = {"order of the samples": "ids", "augmented images": "inputs"}
-    fields |= {"learning rate": "rate", "loss": "loss"}
-    for name, field in fields.items():
+    for name, field in _FIELDS.items():
         pairs = [(getattr(step, field), getattr(expected.get(step.step), field, None)) for step in found]
         same = sum(here == there for here, there in pairs)
         left, right = f"{len(expected)} steps", f"{same} of {len(found)} steps"

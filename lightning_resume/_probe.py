@@ -1,0 +1,80 @@
+"""What must be there, and what must not, before a Trainer is taken over."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import lightning
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+
+from resume_core.errors import ResumeError
+
+__all__ = ["probe", "refuse_unsupported"]
+
+_TUNERS = (BatchSizeFinder, LearningRateFinder)
+_NEEDED = {
+    "fit_loop": ("setup_data", "_load_combined_loader_states", "_data_source", "epoch_progress", "epoch_loop"),
+    "fit_loop.epoch_loop": (
+        "on_run_start", "on_advance_end", "reset", "reset_restart_stage", "batch_progress", "val_loop", "_results",
+        "_should_accumulate", "automatic_optimization", "max_steps",
+    ),
+    "fit_loop.epoch_loop.val_loop": ("run", "setup_data", "reset_restart_stage"),
+    "_checkpoint_connector": (
+        "dump_checkpoint", "resume_start", "restore_model", "restore_datamodule", "restore_callbacks",
+        "restore_training_state", "_loaded_checkpoint",
+    ),
+    "_logger_connector": (
+        "_callback_metrics", "_logged_metrics", "_progress_bar_metrics", "_first_loop_iter", "_current_fx",
+    ),
+    "strategy": ("setup", "reduce", "world_size"),
+}  # fmt: skip
+_SIGNATURES = {"fit_loop.epoch_loop.on_run_start": 1, "fit_loop.epoch_loop.on_advance_end": 1, "strategy.setup": 1}
+
+
+def _reach(root: Any, path: str) -> Any:
+    for name in path.split("."):
+        root = getattr(root, name)
+    return root
+
+
+def probe(trainer: Any) -> None:
+    """Check that the internals this module relies on are there.
+
+    Raises:
+        ResumeError: something is missing or takes other arguments; the message names it and the Lightning version.
+    """
+    missing = [
+        f"Trainer.{path}.{name}"
+        for path, names in _NEEDED.items()
+        for name in names
+        if not hasattr(_reach(trainer, path), name)
+    ]
+    missing += [
+        f"Trainer.{path}() with {count} argument(s)"
+        for path, count in _SIGNATURES.items()
+        if not missing and len(inspect.signature(_reach(trainer, path)).parameters) != count
+    ]
+    if missing:
+        raise ResumeError(
+            f"lightning {lightning.__version__} lacks what lightning_resume hooks into: {', '.join(missing)}. "
+            "Install a version of lightning that exact-resume supports, or a newer exact-resume."
+        )
+
+
+def refuse_unsupported(trainer: Any) -> None:
+    """Refuse what this version would not resume exactly.
+
+    Raises:
+        ResumeError: names what is not supported and what to do.
+    """
+    tuners = [type(callback).__name__ for callback in trainer.callbacks if isinstance(callback, _TUNERS)]
+    if tuners:
+        raise ResumeError(f"{tuners[0]} trains inside fit(), which is not supported: tune in a run of its own first")
+    if trainer.strategy.restore_checkpoint_after_setup:
+        raise ResumeError(f"{type(trainer.strategy).__name__} is not supported: train on a single device")
+    if trainer.fit_loop.epoch_progress.total.ready:
+        raise ResumeError(
+            "fit() is called a second time on this Trainer: make a new Trainer with a ResumeCallback of its own "
+            "directory for each fit"
+        )

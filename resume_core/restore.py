@@ -1,0 +1,132 @@
+"""Which checkpoint a run goes on from: candidates, comparison of configurations, reading.
+
+Nothing here touches a live object except the number of torch's threads; applying is the framework's part.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from resume_core.capture.runconfig import Accepted, check, from_json, table
+from resume_core.checkpointer import Checkpointer
+from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
+from resume_core.policy import Changes
+from resume_core.state import Progress, RunConfig, State
+from resume_core.storage import CheckpointRef, Manifest, read_manifest
+
+__all__ = ["Restored", "Restorer", "restore_threads"]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a run goes on from.
+
+    Attributes:
+        ref: the checkpoint.
+        progress: where it was taken.
+        key: the run's root of all data randomness.
+        accepted: differences of the run config that were accepted.
+    """
+
+    ref: CheckpointRef
+    progress: Progress
+    key: int
+    accepted: Accepted
+
+
+class Restorer:
+    """Finds the newest checkpoint that can be used.
+
+    Args:
+        checkpointer: reads.
+        changes: what may differ from the run that saved.
+        describe: the config of the run that resumes, given the key of the run.
+        log: where messages go.
+    """
+
+    def __init__(
+        self,
+        checkpointer: Checkpointer,
+        changes: Changes,
+        describe: Callable[[int], RunConfig],
+        log: logging.Logger,
+    ) -> None:
+        self._checkpointer = checkpointer
+        self._changes = changes
+        self._describe = describe
+        self._log = log
+
+    def first_usable(self, candidates: Iterable[CheckpointRef]) -> tuple[Restored, State] | None:
+        """Read the first of ``candidates`` that is whole; those before it are reported.
+
+        Returns:
+            None without any candidate.
+
+        Raises:
+            ConfigChangedError: the run differs from the one that saved; nothing was read.
+            CorruptCheckpointError: there are candidates and none of them can be used.
+            OSError: the store cannot be read.
+        """
+        damage: Exception | None = None
+        for ref in candidates:
+            try:
+                return self._read(ref)
+            except (CorruptCheckpointError, CheckpointNotFoundError) as error:
+                self._log.warning("%s cannot be used, trying the one before it: %s", ref.path, error)
+                damage = error
+        if damage is None:
+            return None
+        url = self._checkpointer.store.url
+        raise CorruptCheckpointError(
+            f"no checkpoint of this run's line in {url} can be used; the last reason: {damage} "
+            'Restore the files, or start anew on purpose with resume="never".',
+            path=url,
+        ) from damage
+
+    def _read(self, ref: CheckpointRef) -> tuple[Restored, State]:
+        manifest = read_manifest(self._checkpointer.store, ref)
+        progress, key, saved = _header(manifest)
+        accepted = check(saved, self._describe(key), self._changes, path=ref.path, step=progress.step)
+        state = self._checkpointer.read(ref, manifest)
+        self._report(accepted)
+        return Restored(manifest.ref, progress, key, accepted), state
+
+    def _report(self, accepted: Accepted) -> None:
+        warned = 'the run differs from its checkpoint (Changes(otherwise="warn")):\n%s'
+        for level, text, differences in (
+            (logging.WARNING, warned, accepted.warned),
+            (logging.INFO, "changes that were allowed:\n%s", accepted.allowed),
+            (logging.INFO, "differences that do not change the run:\n%s", accepted.info),
+        ):
+            if differences:
+                self._log.log(level, text, table(differences))
+
+
+def _header(manifest: Manifest) -> tuple[Progress, int, RunConfig]:
+    header = manifest.header
+    try:
+        return Progress(**header["progress"]), int(header["key"]), from_json(header["config"])
+    except (KeyError, TypeError, ValueError) as error:
+        path = manifest.ref.path
+        raise CorruptCheckpointError(f"the header of {path} cannot be understood: {error!r}", path=path) from error
+
+
+def restore_threads(accepted: Accepted, log: logging.Logger) -> None:
+    """Let torch compute with as many threads as the run did: sums are split over them and round accordingly."""
+    difference = next((d for d in accepted.info if d.name == "environment.threads"), None)
+    if difference is None or not isinstance(difference.saved, int):
+        return
+    if difference.saved <= (os.cpu_count() or 1):
+        torch.set_num_threads(difference.saved)
+        log.info("torch computes with %d threads again, as the run did before", difference.saved)
+    else:
+        log.warning(
+            "the run used %d threads and this machine has %s: results may differ in the last bits",
+            difference.saved,
+            os.cpu_count(),
+        )

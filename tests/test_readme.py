@@ -1,0 +1,27 @@
+"""The README's code runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parent.parent / "README.md"
+SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:lightning.*")
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=range(len(SNIPPETS)))
+def test_a_snippet_runs_and_runs_again_from_where_it_was(tmp_path, monkeypatch, snippet, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # so that what a test sets is undone
+    monkeypatch.delenv("PL_GLOBAL_SEED")
+    script = tmp_path / "snippet.py"
+    script.write_text(snippet)
+    runpy.run_path(str(script), run_name="__main__")
+    first = sorted(p.name for p in tmp_path.glob("runs/first/attempt-*/step-*"))
+    assert first
+    runpy.run_path(str(script), run_name="__main__")
+    assert "resumed at step" in capfd.readouterr().err
