@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from measures.report import Measure
 from measures.seeding import Empty, spent
-from measures.timing import timed
+from measures.timing import run_rotated, timed
 from resume_core.capture.loader import Mark, ResumableLoader
 
 SECTION = "First batch of an epoch of 1,000,000 samples of 1 ms (sleep), batches of 32"
@@ -65,26 +65,20 @@ def _first_batch_s(make: Callable[[], DataLoader[Any]]) -> float:
     return timed(start)
 
 
-def _one_round(starts: dict[str, Callable[[], DataLoader[Any]]], number: int) -> dict[str, float]:
-    """Each start once, another one first each round."""
-    names = list(starts)
-    shift = number % len(names)
-    return {name: _first_batch_s(starts[name]) for name in names[shift:] + names[:shift]}
-
-
 def _ratios(rounds: list[dict[str, float]], above: str, below: str) -> list[float]:
     return [found[above] / found[below] for found in rounds]
 
 
 def _measure(num_workers: int, *, rounds: int) -> list[Measure]:
-    starts: dict[str, Callable[[], DataLoader[Any]]] = {
+    starts = {
         "plain": partial(_loader, num_workers),
         "fresh": partial(_resumable, num_workers, None),
         "half": partial(_resumable, num_workers, _position(0.5)),
         "late": partial(_resumable, num_workers, _position(0.95)),
     }
-    _one_round(starts, 0)  # warms imports and the allocator
-    found = [_one_round(starts, number) for number in range(rounds)]
+    runs = {name: partial(_first_batch_s, make) for name, make in starts.items()}
+    run_rotated(runs, 0)  # warms imports and the allocator
+    found = [run_rotated(runs, number) for number in range(rounds)]
     late_plain, late_half = _ratios(found, "late", "plain"), _ratios(found, "late", "half")
     ms = [each["plain"] * 1e3 for each in found]
     suffix = f"{num_workers} workers"

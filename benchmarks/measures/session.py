@@ -24,15 +24,15 @@ from torch.utils.data import DataLoader
 from lightning_resume import ResumeCallback, SaveEvery
 from measures.report import Measure
 from measures.seeding import KEY, Empty, make_loader
-from measures.timing import Added
+from measures.timing import Added, run_rotated
 from resume_core.capture.loader import ResumableLoader
 
 SECTION = "Session, a step of a Lightning fit between saves"
 BOUND_US = 50.0
 
-STEPS, QUICK_STEPS = 5000, 600
+STEPS = 1200  # short fits, many rounds: the machine drifts
 WARM_STEPS = 200  # the state is checked once after step 1, and Lightning's own first steps are slow
-ROUNDS, QUICK_ROUNDS = 7, 2
+ROUNDS, QUICK_ROUNDS = 15, 2
 NEVER = SaveEvery(steps=10**9, minutes=10**6, at_start=False)  # both rules are asked each step, none comes true
 
 
@@ -53,8 +53,7 @@ class Tiny(LightningModule):
 class Clock(Callback):
     """CPU time of the training thread, a step, after the warm ones."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
+    def __init__(self) -> None:
         self.step_us = 0.0
         self._start = 0.0
 
@@ -63,8 +62,8 @@ class Clock(Callback):
             self._start = time.thread_time()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if batch_idx == self.steps - 1:
-            self.step_us = (time.thread_time() - self._start) / (self.steps - 1 - WARM_STEPS) * 1e6
+        if batch_idx == STEPS - 1:
+            self.step_us = (time.thread_time() - self._start) / (STEPS - 1 - WARM_STEPS) * 1e6
 
 
 class InsideShadow(Callback):
@@ -104,33 +103,33 @@ def fit(module: LightningModule, loader: DataLoader[Any], callbacks: list[Callba
         trainer.fit(module, loader)
 
 
-def _loader(steps: int, *, resumable: bool = False) -> DataLoader[Any]:
-    loader = make_loader(Empty(steps), batch_size=1, num_workers=0)
+def _loader(*, resumable: bool = False) -> DataLoader[Any]:
+    loader = make_loader(Empty(STEPS), batch_size=1, num_workers=0)
     if resumable:
         ResumableLoader(loader, key=KEY, slot=0)
     return loader
 
 
-def _fit_plain(steps: int) -> float:
-    clock = Clock(steps)
-    fit(Tiny(), _loader(steps), [clock])
+def _fit_plain() -> float:
+    clock = Clock()
+    fit(Tiny(), _loader(), [clock])
     return clock.step_us
 
 
-def _fit_seeded(steps: int) -> float:
-    clock = Clock(steps)
-    fit(Tiny(), _loader(steps, resumable=True), [clock])
+def _fit_seeded() -> float:
+    clock = Clock()
+    fit(Tiny(), _loader(resumable=True), [clock])
     return clock.step_us
 
 
-def _fit_resumable(steps: int) -> float:
-    clock = Clock(steps)
+def _fit_resumable() -> float:
+    clock = Clock()
     with tempfile.TemporaryDirectory() as directory:
-        fit(Tiny(), _loader(steps), [ResumeCallback(directory, save=NEVER), clock])
+        fit(Tiny(), _loader(), [ResumeCallback(directory, save=NEVER), clock])
     return clock.step_us
 
 
-def _direct_us(steps: int) -> float:
+def _direct_us() -> float:
     """Microseconds a step inside of the shadows."""
     boundary, fetch = Added(time.thread_time), Added(time.thread_time)
     with (
@@ -138,20 +137,21 @@ def _direct_us(steps: int) -> float:
         mock.patch.object(CombinedLoader, "__next__", fetch.inside(CombinedLoader.__next__)),
     ):
         resume = ResumeCallback(directory, save=NEVER)
-        fit(Tiny(), _loader(steps), [InsideShadow(boundary), resume, OutsideShadow(boundary, fetch)])
+        fit(Tiny(), _loader(), [InsideShadow(boundary), resume, OutsideShadow(boundary, fetch)])
     return sum(statistics.fmean(added.calls_s[WARM_STEPS:]) for added in (boundary, fetch)) * 1e6
 
 
+VARIANTS: dict[str, Callable[[], float]] = {
+    "plain": _fit_plain,
+    "seeded": _fit_seeded,
+    "resumable": _fit_resumable,
+    "direct": _direct_us,
+}
+
+
 def measure(*, quick: bool) -> list[Measure]:
-    rounds, steps = (QUICK_ROUNDS, QUICK_STEPS) if quick else (ROUNDS, STEPS)
-    variants: dict[str, Callable[[int], float]] = {
-        "plain": _fit_plain,
-        "seeded": _fit_seeded,
-        "resumable": _fit_resumable,
-        "direct": _direct_us,
-    }
-    _fit_resumable(QUICK_STEPS)  # warms imports
-    found = [{name: run(steps) for name, run in variants.items()} for _ in range(rounds)]
+    _fit_resumable()  # warms imports
+    found = [run_rotated(VARIANTS, number) for number in range(QUICK_ROUNDS if quick else ROUNDS)]
     session = [r["resumable"] - r["seeded"] for r in found]
     return [
         Measure(SECTION, "inside the shadows (direct)", "µs", [r["direct"] for r in found], BOUND_US),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -23,6 +23,13 @@ def in_turn(plain: Callable[[], float], ours: Callable[[], float], repeats: int)
         sum_ours += ours() + ours()
         sum_plain += plain()
     return sum_plain, sum_ours
+
+
+def run_rotated(runs: Mapping[str, Callable[[], float]], number: int) -> dict[str, float]:
+    """The result of each, in an order that starts one further in every round ``number``."""
+    names = list(runs)
+    shift = number % len(names)
+    return {name: runs[name]() for name in names[shift:] + names[:shift]}
 
 
 class Added:

@@ -86,10 +86,23 @@ def _dataset(dataset: Any, place: str, depth: int) -> dict[str, Fact]:
     facts = {f"{place}.class": Fact(class_path(dataset), "info"), f"{place}.length": Fact(_dataset_length(dataset))}
     if isinstance(dataset, IterableDataset):
         facts[f"{place}.iterable"] = Fact(True)
-    fingerprint = getattr(dataset, "_fingerprint", None)  # Hugging Face's digest of the data and its transforms
-    if isinstance(fingerprint, str):
-        facts[f"{place}.fingerprint"] = Fact(plain(fingerprint))
-    return facts | (_nested(dataset, place, depth) if depth < _MAX_NESTING else {})
+    return facts | _hugging_face(dataset, place) | (_nested(dataset, place, depth) if depth < _MAX_NESTING else {})
+
+
+def _hugging_face(dataset: Any, place: str) -> dict[str, Fact]:
+    """The digest that Hugging Face keeps of the data and of what was done to it.
+
+    It covers a transform set on the dataset too, and is random in every process when that cannot be hashed or owns a
+    generator seeded from entropy. Then the columns are compared and the digest is information.
+    """
+    fingerprint = getattr(dataset, "_fingerprint", None)
+    if not isinstance(fingerprint, str):
+        return {}
+    transformed = getattr(dataset, "_format_type", None) == "custom"
+    facts = {f"{place}.fingerprint": Fact(plain(fingerprint), "info" if transformed else "run")}
+    if transformed:
+        facts[f"{place}.columns"] = Fact(plain(sorted(getattr(dataset, "column_names", None) or ())))
+    return facts
 
 
 def _dataset_length(dataset: Any) -> int | None:

@@ -11,7 +11,7 @@ once in it, each time a new *round*. The *position* counts the samples of a roun
 from __future__ import annotations
 
 import contextlib
-import itertools
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,17 +19,10 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from resume_core.capture.generators import find_generators, find_global_generators, seed_generators
-from resume_core.capture.order import is_plain_batching, sampler_chain, sampler_salt, sequence
-from resume_core.capture.rng import Stream, derive, preserved_rng, seed_rng
-from resume_core.capture.seeding import (
-    SeededBatch,
-    SeededCollate,
-    SeededIndex,
-    SeededPlainBatch,
-    deliver,
-    forget_generators,
-)
+from resume_core.capture.generators import find_generators, find_global_generators
+from resume_core.capture.order import order, sampler_chain, sampler_salt
+from resume_core.capture.rng import derive, preserved_rng, seed_rng
+from resume_core.capture.seeding import DataGenerators, SeededCollate, Sent, seeded
 
 __all__ = ["LoaderIterator", "Mark", "ResumableLoader", "is_resumable", "loader_warnings"]
 
@@ -45,8 +38,9 @@ def is_resumable(loader: object) -> bool:
 
 @dataclass(frozen=True)
 class Mark:
-    """How far an iterator had been used at some moment: ``num_batches`` of ``round`` of its epoch."""
+    """How far an iterator had been used at some moment: ``num_batches`` of ``round`` of ``epoch``."""
 
+    epoch: int
     round: int
     num_batches: int
 
@@ -59,6 +53,12 @@ class _Round:
     round: int
     num_batches: int = 0  # delivered, those before a resume included
     positions: dict[int, int] = field(default_factory=lambda: {0: 0})  # batches -> samples consumed, the last few
+    begun: bool = False
+    attributes: Mapping[str, Any] | None = None  # plain ones of the samplers, before the first index is taken
+    later: Mapping[str, Any] | None = None  # and at the moment that is resumed at, while it has not been
+
+    def holds(self, mark: Mark) -> bool:
+        return (self.epoch, self.round) == (mark.epoch, mark.round) and mark.num_batches in self.positions
 
 
 class ResumableLoader:
@@ -80,7 +80,10 @@ class ResumableLoader:
         self.salt = next((salt for salt in map(sampler_salt, self._chain) if salt), 0)
         self._configured = _plain_attributes(self._chain)
         self._queue: list[_Round] = []  # rounds that the next calls of iter() take
-        self._rounds: list[_Round] = []  # of this epoch, the last few
+        self._rounds: list[_Round] = []  # the last few
+        self._epoch = self._next_round = 0
+        self._live = _Round(0, 0)  # that of the iterator which is built or used now
+        self._building: _Round | None = None
         self._adopt()
 
     @property
@@ -98,30 +101,34 @@ class ResumableLoader:
         return found if isinstance(found, ResumableLoader) else None
 
     def _adopt(self) -> None:
-        attributes = self.loader.__dict__
-        if attributes.get("_iterator") is not None:  # persistent workers that run on the plain order
-            shutdown = getattr(attributes["_iterator"], "_shutdown_workers", None)
-            if shutdown is not None:
-                shutdown()
-            attributes["_iterator"] = None
-        attributes[_HANDLE] = self
-        cls = type(self.loader)
+        _end_workers(self.loader)  # they run on the plain order
+        self.loader.__dict__[_HANDLE] = self
+        cls = getattr(type(self.loader), "_plain", type(self.loader))  # it may be made anew from a class of ours
         # a subclass with one base: assigning __class__ is legal only while the object layout stays the same
-        members = {"__iter__": _iterate, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "_plain": cls}
+        members = {
+            "__iter__": _iterate,
+            "_get_iterator": _get_iterator,
+            "__reduce_ex__": _reduce,
+            "__module__": cls.__module__,
+            "__qualname__": cls.__qualname__,
+            "_plain": cls,
+        }
         self.loader.__class__ = type(cls.__name__, (cls,), members)
 
     def release(self) -> None:
         """Give the loader back as it was."""
         if self.loader.__dict__.pop(_HANDLE, None) is self:
             self.loader.__class__ = type(self.loader)._plain
+            _end_workers(self.loader)
 
     # ---- where it stands
 
     def begin(self, epoch: int) -> None:
         """The next ``iter()`` is the first of ``epoch``, or goes on where `seek` said if that was in it."""
-        self._rounds.clear()
-        if not self._queue or self._queue[0].epoch != epoch:
-            self._queue = [_Round(epoch, 0)]
+        self._epoch, self._next_round = epoch, 0
+        if self._queue and self._queue[0].epoch != epoch:
+            self._set_attributes(self._queue[-1].later or {})
+            self._queue.clear()
 
     def state(self, mark: Mark) -> dict[str, Any]:
         """What brings a fresh loader to where an iterator of this one stood at ``mark``; plain values only.
@@ -129,9 +136,10 @@ class ResumableLoader:
         Raises:
             ValueError: the mark is older than the last few batches.
         """
-        at = next((r for r in self._rounds if r.round == mark.round), None)
-        if at is None or mark.num_batches not in at.positions:
+        at = next((r for r in self._rounds if r.holds(mark)), None)
+        if at is None:
             raise ValueError(f"loader {self.slot} keeps no position for {mark}")
+        now = self._changed(_plain_attributes(self._chain))
         return {
             "key": self.key,
             "salt": self.salt,
@@ -139,7 +147,8 @@ class ResumableLoader:
             "round": at.round,
             "num_batches": mark.num_batches,
             "position": at.positions[mark.num_batches],
-            "sampler": self._changed_attributes(),
+            "sampler": now if at.attributes is None else self._changed(at.attributes),
+            "sampler_later": now if at.later is None else dict(at.later),
         }
 
     def seek(self, state: Mapping[str, Any]) -> None:
@@ -148,42 +157,63 @@ class ResumableLoader:
         Called once for each iterator that was live: a loader may be used in two places at once.
         """
         self.key, self.salt = state["key"], state["salt"]
-        for name, value in state["sampler"].items():
+        at = _Round(state["epoch"], state["round"], state["num_batches"], {state["num_batches"]: state["position"]})
+        at.attributes, at.later = state["sampler"], state["sampler_later"]
+        self._queue.append(at)
+
+    def _changed(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """Those that moved since the loader was adopted, and a DistributedSampler's seed."""
+        plain = self._configured
+        return {
+            name: value
+            for name, value in attributes.items()
+            if name.endswith(".seed") or name not in plain or plain[name] != value
+        }
+
+    def _set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        for name, value in attributes.items():
             place, attribute = name.split(".", 1)
             if int(place) < len(self._chain):
                 setattr(self._chain[int(place)], attribute, value)
-        num_batches, position = state["num_batches"], state["position"]
-        self._queue.append(_Round(state["epoch"], state["round"], num_batches, {num_batches: position}))
 
-    def _changed_attributes(self) -> dict[str, Any]:
-        """Plain attributes of samplers that moved since the loader was adopted, a DistributedSampler's seed too."""
-        return {
-            name: value
-            for name, value in _plain_attributes(self._chain).items()
-            if name.endswith(".seed") or self._configured.get(name) != value
-        }
-
-    # ---- iterating
+    # ---- building an iterator
 
     def _seed(self, use: int, at: _Round) -> int:
         return derive(self.key, self.slot, at.epoch, at.round, use)
 
     def iterate(self, cls: type[DataLoader[Any]]) -> Iterator[Any]:
-        """An iterator over what is left of the round, as ``cls.__iter__`` builds it."""
-        at = self._take_next()
-        self._rounds = [*self._rounds[1 - _KEEP :], at]
-        forget_generators(self.loader.dataset)
+        """An iterator over what is left of the round, as ``cls.__iter__`` makes it."""
+        at = self._live = self._take_next()
         for sampler in self._chain:
             if callable(getattr(sampler, "set_epoch", None)):
                 sampler.set_epoch(at.epoch)
-        with preserved_rng(), self._prepared(at):
+        with preserved_rng():
             inner = cls.__iter__(self.loader)
-        return LoaderIterator(inner, at, in_process=self.loader.num_workers == 0)
+        return LoaderIterator(inner, self, at)
+
+    def build(self, cls: type[DataLoader[Any]]) -> Any:
+        """The iterator of torch that ``cls.__iter__`` asks for."""
+        self._building = self._claim()
+        try:
+            with preserved_rng(), self._prepared(self._building):
+                return cls._get_iterator(self.loader)
+        finally:
+            self._building = None
 
     def _take_next(self) -> _Round:
-        if self._queue:
-            return self._queue.pop(0)
-        return _Round(self._rounds[-1].epoch, self._rounds[-1].round + 1) if self._rounds else _Round(0, 0)
+        at = self._queue.pop(0) if self._queue else _Round(self._epoch, self._next_round)
+        if at.epoch != self._epoch:
+            self._epoch, self._next_round = at.epoch, 0
+        self._next_round = max(self._next_round, at.round + 1)
+        self._rounds = [*self._rounds[1 - _KEEP :], at]
+        return at
+
+    def _claim(self) -> _Round:
+        """The live round, or the next if an iterator has that: an ``__iter__`` may go over the data more than once."""
+        if self._live.begun:
+            self._live = self._take_next()
+        self._live.begun = True
+        return self._live
 
     @contextlib.contextmanager
     def _prepared(self, at: _Round) -> Iterator[None]:
@@ -198,8 +228,8 @@ class ResumableLoader:
             generator.manual_seed(seed >> 1)
         collate = self.loader.collate_fn
         plain = {name: attributes[name], "collate_fn": collate}
-        seeded = SeededCollate(collate) if find_generators(collate) else collate
-        attributes.update({name: _Indices(self), "collate_fn": seeded})
+        own = find_generators(collate)
+        attributes.update({name: _Indices(self), "collate_fn": SeededCollate(collate, own) if own else collate})
         try:
             yield
         finally:
@@ -207,78 +237,65 @@ class ResumableLoader:
             if generator is not None and saved is not None:
                 generator.set_state(saved)
 
+    # ---- indices
+
     def indices(self) -> Iterator[Any]:
-        """Seeded indices from the live round's start on; with automatic batching, batches of them."""
-        at = self._rounds[-1]
-        seed, start = self._seed(_SAMPLES, at), at.positions[at.num_batches]
-        number, position, single = at.num_batches, start, self.loader.batch_sampler is None
-        for unit in self._stream(at, start):
-            wrapped = self._single(unit, seed, position) if single else self._batch(unit, seed, position)
-            if self.loader.num_workers == 0:
-                deliver(seed, position, self.loader.dataset)
-            position += 1 if single else len(unit)
+        """Seeded indices of the live round from its start on; with automatic batching, batches of them."""
+        loader = self.loader
+        data = DataGenerators(loader.dataset) if loader.num_workers == 0 else None
+        return self._indices(self._building or self._claim(), loader.batch_sampler is None, data)
+
+    def _indices(self, at: _Round, single: bool, data: DataGenerators | None) -> Iterator[Any]:
+        seed, number, position = self._seed(_SAMPLES, at), at.num_batches, at.positions[at.num_batches]
+        if at.attributes is not None:
+            self._set_attributes(at.attributes)
+        at.attributes = _plain_attributes(self._chain)
+        units = order(self._sampler, derive(self._seed(_ORDER, at), self.salt), position, single=single)
+        self._catch_up(at, position)
+        for unit in units:
+            size = 1 if single else len(unit)
             number += 1
-            at.positions[number] = position
-            yield wrapped
+            at.positions[number] = position + size
+            yield Sent(unit, seed, position, single) if data is None else seeded(unit, seed, position, single, data)
+            position += size
 
-    def _stream(self, at: _Round, start: int) -> Iterator[Any]:
-        """What the sampler, or batch sampler, yields in this round from ``start`` on."""
-        if self.loader.batch_sampler is None:
-            return self._units(self._sampler, at, start)
-        if is_plain_batching(self._sampler):
-            return self._batches(at, start)
-        return self._batches_of_sampler(at, start)
+    def _catch_up(self, at: _Round, start: int) -> None:
+        """Give the samplers' attributes what others, not their own iteration, did to them in the skipped part."""
+        later, at.later = at.later, None
+        if later and start and at.attributes is not None:
+            now, first = _plain_attributes(self._chain), at.attributes
+            self._set_attributes({name: value for name, value in later.items() if now.get(name) == first.get(name)})
 
-    def _units(self, sampler: Any, at: _Round, start: int) -> Iterator[Any]:
-        """What ``sampler`` yields in this round from ``start`` on."""
-        seed = derive(self._seed(_ORDER, at), self.salt)
-        known = sequence(sampler, seed)
-        return iter(known[start:]) if known is not None else itertools.islice(self._drawn(sampler, seed), start, None)
 
-    def _drawn(self, sampler: Any, seed: int) -> Iterator[Any]:
-        """What ``sampler`` yields in a random stream of its own."""
-        stream = Stream(seed)
-        with stream:
-            for link in sampler_chain(sampler):
-                seed_generators(find_generators(link), seed)
-            iterator = iter(sampler)
-        while True:
-            with stream:
-                try:
-                    unit = next(iterator)
-                except StopIteration:
-                    return
-            yield unit
+def _end_workers(loader: DataLoader[Any]) -> None:
+    """End persistent workers; the next iterator starts others."""
+    shutdown = getattr(loader.__dict__.get("_iterator"), "_shutdown_workers", None)
+    if shutdown is not None:
+        shutdown()
+        loader.__dict__["_iterator"] = None
 
-    def _batches(self, at: _Round, start: int) -> Iterator[list[Any]]:
-        size, drop_last = self._sampler.batch_size, self._sampler.drop_last
-        units = self._units(self._sampler.sampler, at, start)
-        while batch := list(itertools.islice(units, size)):
-            if len(batch) < size and drop_last:
-                return
-            yield batch
 
-    def _batches_of_sampler(self, at: _Round, start: int) -> Iterator[Any]:
-        """Batches of a batch sampler of the user's own, those before ``start`` taken as indices only."""
-        position = 0
-        for batch in self._drawn(self._sampler, derive(self._seed(_ORDER, at), self.salt)):
-            if position >= start:
-                yield batch
-            position += len(batch)
-
-    def _single(self, index: Any, seed: int, position: int) -> Any:
-        return index if self.loader.num_workers == 0 else SeededIndex(index, seed, position)
-
-    def _batch(self, batch: Any, seed: int, position: int) -> Any:
-        takes_batches = callable(getattr(self.loader.dataset, "__getitems__", None))
-        if takes_batches and type(batch) is not list:
-            return batch if self.loader.num_workers == 0 else SeededPlainBatch(batch, seed, position)
-        return SeededBatch(batch, seed, position, self.loader.dataset)
+# ---- what takes the place of the loader's own methods
 
 
 def _iterate(loader: Any) -> Iterator[Any]:
-    handle: ResumableLoader = loader.__dict__[_HANDLE]
-    return handle.iterate(type(loader)._plain)
+    handle, cls = ResumableLoader.of(loader), type(loader)._plain
+    return iter(cls.__iter__(loader)) if handle is None else handle.iterate(cls)
+
+
+def _get_iterator(loader: Any) -> Any:
+    handle, cls = ResumableLoader.of(loader), type(loader)._plain
+    return cls._get_iterator(loader) if handle is None else handle.build(cls)
+
+
+def _reduce(loader: Any, protocol: Any) -> tuple[Any, ...]:
+    """Copies and pickles are plain loaders again."""
+    attributes = {name: value for name, value in loader.__dict__.items() if name != _HANDLE}
+    return _blank, (type(loader)._plain,), attributes
+
+
+def _blank(cls: Any) -> Any:
+    return cls.__new__(cls)
 
 
 class _Indices:
@@ -297,28 +314,42 @@ class _Indices:
 class LoaderIterator:
     """The loader's iterator, with what it has delivered counted and the training RNG kept out of its draws."""
 
-    def __init__(self, inner: Iterator[Any], at: _Round, *, in_process: bool) -> None:
+    def __init__(self, inner: Iterator[Any], handle: ResumableLoader, at: _Round) -> None:
         self._inner = inner
+        self._handle = handle
         self._at = at
-        self._in_process = in_process
+        self._in_process = handle.loader.num_workers == 0
+        self._is_known = True
 
     @property
-    def mark(self) -> Mark:
-        """How far it has been used."""
-        return Mark(self._at.round, self._at.num_batches)
+    def mark(self) -> Mark | None:
+        """How far it has been used; None when the loader's own ``__iter__`` hides that."""
+        return Mark(self._at.epoch, self._at.round, self._at.num_batches) if self._is_known else None
 
     def __iter__(self) -> LoaderIterator:
         return self
 
     def __next__(self) -> Any:
+        self._handle._live = self._at
         if self._in_process:
             with preserved_rng():
                 batch = next(self._inner)
         else:
             batch = next(self._inner)
-        self._at.num_batches += 1
-        self._at.positions.pop(self._at.num_batches - _KEEP, None)
+        at = self._at = self._handle._live  # the loader's own __iter__ may have gone on to another round
+        at.num_batches += 1
+        at.positions.pop(at.num_batches - _KEEP, None)
+        if at.num_batches not in at.positions and self._is_known:
+            self._lose_count()
         return batch
+
+    def _lose_count(self) -> None:
+        self._is_known = False
+        warnings.warn(
+            f"{type(self._handle.loader).__name__}.__iter__ yields batches that DataLoader's own iterator did not "
+            "fetch for it: after a resume this loader starts from its beginning, with other random draws",
+            stacklevel=3,
+        )
 
     def __len__(self) -> int:
         return len(self._inner)  # type: ignore[arg-type]
@@ -347,8 +378,8 @@ def loader_warnings(loader: object) -> list[str]:
         return [f"{name} is an IterableDataset: after a resume it starts from its beginning, with other random draws"]
     notes = [
         f"{name} is a generator outside the dataset: what it draws for a sample will differ after a resume; "
-        "keep it on the dataset or transform instead"
-        for name in find_global_generators((loader.dataset, loader.collate_fn))
+        "keep it on the dataset, transform or sampler instead"
+        for name in find_global_generators((loader.dataset, loader.collate_fn, loader.sampler, loader.batch_sampler))
     ]
     if getattr(loader, "in_order", True) is False:
         notes.append("in_order=False: the order of batches depends on timing, so no run can be repeated exactly")

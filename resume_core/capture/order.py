@@ -6,8 +6,10 @@ an epoch is computed from the seed, so any position can be reached without touch
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,9 +21,12 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-__all__ = ["is_plain_batching", "sampler_chain", "sampler_salt", "sequence"]
+from resume_core.capture.generators import OwnedStream, find_generators
+
+__all__ = ["is_plain_batching", "order", "sampler_chain", "sampler_salt", "sequence"]
 
 _DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_END: Any = object()
 
 
 def is_plain_batching(batch_sampler: object) -> bool:
@@ -68,3 +73,68 @@ def sequence(sampler: Any, seed: int) -> Sequence[int] | None:
     twin = copy.copy(sampler)
     twin.generator = torch.Generator().manual_seed(seed >> 1)
     return list(twin)
+
+
+def order(sampler: Any, seed: int, start: int, *, single: bool) -> Iterator[Any]:
+    """What a sampler yields in one epoch behind position ``start``, nothing before it being read.
+
+    A sampler that only itself can tell the order is iterated in a random stream of its own, which covers the
+    generators that it owns too, and what lies before ``start`` is taken as indices.
+
+    Args:
+        sampler: a sampler of single indices, or a batch sampler.
+        seed: 64-bit seed of this epoch's order.
+        start: samples to pass over.
+        single: whether ``sampler`` yields single indices.
+    """
+    if is_plain_batching(sampler):
+        indices, stream = _open(sampler.sampler, seed, start, _skip)
+        return _batches(indices, stream, sampler.batch_size, sampler.drop_last)
+    units, stream = _open(sampler, seed, start, _skip if single else _skip_batches)
+    return _one_by_one(units, stream)
+
+
+_Opened = tuple[Iterator[Any], contextlib.AbstractContextManager[Any]]
+
+
+def _open(sampler: Any, seed: int, start: int, skip: Callable[[Iterator[Any], int], None]) -> _Opened:
+    """What ``sampler`` yields behind ``start``, and the block in which to ask for it."""
+    known = sequence(sampler, seed)
+    if known is not None:
+        return iter(known[start:]), contextlib.nullcontext()
+    stream = OwnedStream(seed, find_generators(sampler_chain(sampler)))
+    with stream:
+        units = iter(sampler)
+        skip(units, start)
+    return units, stream
+
+
+def _skip(units: Iterator[Any], num_units: int) -> None:
+    next(itertools.islice(units, num_units, num_units), None)
+
+
+def _skip_batches(batches: Iterator[Any], num_samples: int) -> None:
+    while num_samples > 0:
+        batch = next(batches, _END)
+        num_samples = 0 if batch is _END else num_samples - len(batch)
+
+
+def _batches(
+    indices: Iterator[Any], stream: contextlib.AbstractContextManager[Any], size: int, drop_last: bool
+) -> Iterator[list[Any]]:
+    """Batches as torch's `BatchSampler` makes them."""
+    while True:
+        with stream:
+            batch = list(itertools.islice(indices, size))
+        if not batch or (drop_last and len(batch) < size):
+            return
+        yield batch
+
+
+def _one_by_one(units: Iterator[Any], stream: contextlib.AbstractContextManager[Any]) -> Iterator[Any]:
+    while True:
+        with stream:
+            unit = next(units, _END)
+        if unit is _END:
+            return
+        yield unit

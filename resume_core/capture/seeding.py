@@ -13,6 +13,7 @@ The same draws follow with no worker, with fork, spawn and forkserver.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,39 +22,50 @@ from torch.utils.data import get_worker_info
 from resume_core.capture.generators import GeneratorLike, find_generators, seed_generators
 from resume_core.capture.rng import derive, seed_rng
 
-__all__ = ["SeededBatch", "SeededCollate", "SeededIndex", "SeededPlainBatch", "deliver"]
+__all__ = ["DataGenerators", "SeededBatch", "SeededCollate", "Sent", "deliver", "seeded"]
 
 _COLLATE = -1  # words that no position takes
 _DELIVERY = -2
 
-_found: dict[int, tuple[Any, tuple[GeneratorLike, ...]]] = {}
 _collate_seed = 0
+_of_worker: DataGenerators | None = None
 
 
-def _generators_of(dataset: Any) -> tuple[GeneratorLike, ...]:
-    """The generators of ``dataset``, searched once a process; the dataset is held so that its id stays its own."""
-    cached = _found.get(id(dataset))
-    if cached is None or cached[0] is not dataset:
-        cached = _found[id(dataset)] = (dataset, find_generators(dataset))
-    return cached[1]
+class DataGenerators:
+    """The generators that a dataset owns, for one round in the training process, or for the life of a worker."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self.found = find_generators(dataset)
+        self.takes_batches = callable(getattr(dataset, "__getitems__", None))
+        self._settled = False
+
+    def seed(self, seed: int) -> None:
+        """Seed them and the global ones."""
+        seed_rng(seed)
+        if self.found:
+            seed_generators(self.found, seed)
+
+    def settle(self) -> None:
+        """Search once more behind the first batch: some datasets make their generators when they are first read."""
+        if self._settled:
+            return
+        self._settled = True
+        found = find_generators(self.dataset)
+        if len(found) > len(self.found):
+            warnings.warn(
+                f"{type(self.dataset).__name__} makes random generators while it is read: the first batch after a "
+                "resume will differ; make them in its __init__ instead",
+                stacklevel=2,
+            )
+        self.found = found
 
 
-def forget_generators(dataset: Any) -> None:
-    """Search ``dataset`` again when it is used next (its transforms may have been replaced)."""
-    _found.pop(id(dataset), None)
-
-
-def _seed(seed: int, generators: tuple[GeneratorLike, ...]) -> None:
-    seed_rng(seed)
-    if generators:
-        seed_generators(generators, seed)
-
-
-def deliver(seed: int, position: int, dataset: Any) -> None:
+def deliver(seed: int, position: int, generators: DataGenerators) -> None:
     """Seed for a fetch that starts now and for what draws before any single sample is fetched."""
     global _collate_seed
     _collate_seed = derive(seed, position, _DELIVERY)
-    _seed(_collate_seed, _generators_of(dataset))
+    generators.seed(_collate_seed)
 
 
 class SeededBatch(list[Any]):
@@ -63,79 +75,83 @@ class SeededBatch(list[Any]):
         indices: what the dataset is asked for, in order.
         seed: of the epoch.
         position: of the first index in the epoch.
-        dataset: whose own generators are seeded too; in a worker it is the worker's copy.
+        generators: those of the dataset, seeded too; in a worker of the worker's copy.
     """
 
-    def __init__(self, indices: Any, seed: int, position: int, dataset: Any) -> None:
+    def __init__(self, indices: Any, seed: int, position: int, generators: DataGenerators) -> None:
         super().__init__(indices)
         self.seed = seed
         self.position = position
-        self.dataset = dataset
+        self.generators = generators
         self.num_passes = 0
 
     def __iter__(self) -> Iterator[Any]:
         global _collate_seed
-        generators = _generators_of(self.dataset)
         # a second pass over the same batch must not repeat the draws of the first
         seed = self.seed if self.num_passes == 0 else derive(self.seed, self.num_passes)
         self.num_passes += 1
+        seed_all = self.generators.seed
         for position, index in enumerate(super().__iter__(), self.position):
-            _seed(derive(seed, position), generators)
+            seed_all(derive(seed, position))
             yield index
+        self.generators.settle()
         _collate_seed = derive(seed, self.position, _COLLATE)
-        _seed(_collate_seed, generators)
+        seed_all(_collate_seed)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle_batch, (list(super().__iter__()), self.seed, self.position)
+        return list, (list(super().__iter__()),)  # copies seed nothing
 
 
-class _Carrier:
-    """Takes an index to a worker and gives way to it there."""
+def seeded(unit: Any, seed: int, position: int, single: bool, data: DataGenerators) -> Any:
+    """What a fetcher in this process is given for ``unit``; called right before the fetch.
 
-    def __init__(self, index: Any, seed: int, position: int) -> None:
-        self.index = index
-        self.seed = seed
-        self.position = position
+    Args:
+        unit: an index, or a batch of them.
+        seed: of the epoch.
+        position: of the first index in the epoch.
+        single: whether ``unit`` is one index (``batch_size=None``).
+        data: the generators of the dataset.
+    """
+    if single or data.takes_batches:
+        deliver(seed, position, data)
+    # a batch that is no list, for a dataset whose __getitems__ must see it as it is, is seeded as a whole
+    plain = single or (data.takes_batches and type(unit) is not list)
+    return unit if plain else SeededBatch(unit, seed, position, data)
+
+
+class Sent:
+    """Takes an index, or a batch of them, to a worker and gives way there to what `seeded` makes of it."""
+
+    def __init__(self, unit: Any, seed: int, position: int, single: bool) -> None:
+        self.words = (unit, seed, position, single)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle_plain, (self.index, self.seed, self.position)
+        return _receive, self.words
 
 
-class SeededIndex(_Carrier):
-    """A single index of a loader without automatic batching (``batch_size=None``)."""
-
-
-class SeededPlainBatch(_Carrier):
-    """A batch that is no list, for a dataset whose ``__getitems__`` must see it as it is."""
-
-
-def _dataset_here() -> Any:
+def _receive(unit: Any, seed: int, position: int, single: bool) -> Any:
+    global _of_worker
     worker = get_worker_info()
-    return None if worker is None else worker.dataset
-
-
-def _unpickle_batch(indices: list[Any], seed: int, position: int) -> Any:
-    dataset = _dataset_here()
-    if dataset is None:  # copied or pickled outside a worker: nothing may be seeded there
-        return indices
-    deliver(seed, position, dataset)
-    return SeededBatch(indices, seed, position, dataset)
-
-
-def _unpickle_plain(index: Any, seed: int, position: int) -> Any:
-    dataset = _dataset_here()
-    if dataset is not None:
-        deliver(seed, position, dataset)
-    return index
+    if worker is None:  # pickled or copied elsewhere: nothing may be seeded there
+        return unit
+    if _of_worker is None or _of_worker.dataset is not worker.dataset:
+        _of_worker = DataGenerators(worker.dataset)
+    return seeded(unit, seed, position, single, _of_worker)
 
 
 class SeededCollate:
-    """A collate function that owns generators, with them seeded before each call."""
+    """A collate function that owns generators, with them seeded before each call.
 
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
+    Args:
+        collate: what the loader was given.
+        generators: its own.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any], generators: tuple[GeneratorLike, ...]) -> None:
         self.collate = collate
+        self.generators = generators
 
     def __call__(self, samples: Any) -> Any:
         """Seed the collate function's generators for this batch and call it."""
-        seed_generators(_generators_of(self.collate), _collate_seed)
+        seed_generators(self.generators, _collate_seed)
         return self.collate(samples)

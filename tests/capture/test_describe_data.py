@@ -385,3 +385,16 @@ def test_describing_a_loader_draws_no_random_number_and_reads_no_sample():
     assert random.getstate() == before[1]
     assert np.random.get_state()[1].tolist() == before[2]
     assert torch.equal(generator.get_state(), before[3])
+
+
+def test_a_transform_that_hugging_face_cannot_hash_does_not_block_a_restart():
+    def with_transform(generator_seed):
+        data = datasets.Dataset.from_dict({"x": [1, 2, 3]})
+        generator = np.random.default_rng(generator_seed)
+        return data.with_transform(lambda batch: {"x": [v + generator.random() for v in batch["x"]]})
+
+    first, second = (describe_loader(DataLoader(with_transform(seed), 2)) for seed in (1, 2))
+    changed = {name for name in first if first[name] != second[name]}
+    assert changed <= {"data.0.dataset.fingerprint"}
+    assert first["data.0.dataset.fingerprint"].severity == "info"
+    assert first["data.0.dataset.columns"].value == ["x"]

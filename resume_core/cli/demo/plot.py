@@ -38,8 +38,9 @@ def draw(reference: Run, interrupted: Run, path: Path, *, plugin: bool) -> None:
     _overview(axes[0], expected, starts)
     for number, (killed, resumed) in enumerate(close_ups):
         _close_up(axes[number + 1], expected, killed, resumed, number)
+        axes[number + 1].title.set_fontsize(11 if len(close_ups) < _CLOSE_UPS else 7.5)
     handles = axes[0].get_legend_handles_labels()[0] + axes[1].get_legend_handles_labels()[0]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 8), frameon=False)
     figure.savefig(path)
 
 

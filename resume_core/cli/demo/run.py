@@ -96,10 +96,10 @@ def run_demo(settings: Settings, console: Console) -> int:
         console.print("stopped; all processes of the demo were ended")
         return _STOPPED
     except DemoError as error:
-        console.print(f"the demo failed: {error}", markup=False, style="red")
+        console.print(f"the demo failed: {error}", markup=False, style="red", soft_wrap=True)
     except Exception:
         # not left to the interpreter, whose exit code for it is the one that says "something differs"
-        console.print(traceback.format_exc(), markup=False)
+        console.print(traceback.format_exc(), markup=False, soft_wrap=True)
     return _FAILED
 
 
@@ -141,8 +141,9 @@ class _Demo:
     def _interrupted(self) -> Run:
         starts: list[Child] = []
         for aim in aims(self.settings.epochs, self.settings.kills):
+            next_epoch = starts[-1].lines[-1]["epoch"] + 1 if starts else 0
             starts.append(self.children.start(self._job(INTERRUPTED, len(starts) + 1)))
-            self._kill(starts[-1], aim)
+            self._kill(starts[-1], Aim(max(aim.epoch, next_epoch), aim.part))
             self._tell(starts)
         starts.append(self.children.start(self._job(INTERRUPTED, len(starts) + 1)))
         self.children.wait(starts[-1], lambda: bool(starts[-1].lines))
@@ -155,9 +156,7 @@ class _Demo:
             if len(child.lines) < _GAP:
                 return False
             start = read_start([child.lines[0], child.lines[-1]])
-            # a start that goes on in the epoch of the last kill must leave it before the next
-            later = Aim(max(aim.epoch, start.begins_at // start.num_batches + bool(start.begins_at)), aim.part)
-            return later.hit(start.steps[0], last_save(child.folder), start.num_batches)
+            return aim.hit(start.steps[0], last_save(child.folder), start.num_batches)
 
         if not self.children.wait(child, hit):
             raise DemoError("the training ended before it could be killed; try more --epochs or fewer --kills")
