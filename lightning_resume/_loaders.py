@@ -1,13 +1,15 @@
 """Lightning's combined train loader: resumable members, and what each had delivered when a batch was trained on.
 
-Internals used (Lightning 2.6): ``CombinedLoader.flattened``, ``CombinedLoader._iterator.iterators`` and, for cycling
-loaders, ``_iterator._consumed`` (utilities/combined_loader.py).
+Internals used (Lightning 2.6, utilities/combined_loader.py): ``CombinedLoader.flattened``, ``_iterator.iterators``, for
+cycling loaders ``_iterator._consumed``, and ``_SUPPORTED_MODES``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from lightning.pytorch.utilities.combined_loader import _SUPPORTED_MODES
 
 from resume_core.capture.loader import LoaderIterator, Mark, ResumableLoader, is_resumable
 
@@ -49,6 +51,13 @@ class TrainLoaders:
         self._saved: dict[str, Any] | None = None
         self._num_batches = 0
         self._marks: dict[int, tuple[list[Mark | None], list[bool] | None]] = {}
+        self.deferred = True
+        """Until the run knows where it goes on, iterators are made that have a length and deliver nothing."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether loaders were set up and no real iterator of them was made yet."""
+        return self._combined is not None and not self._marks
 
     def seek(self, saved: dict[str, Any]) -> None:
         """The next iterators go on where `state` was taken."""
@@ -58,9 +67,6 @@ class TrainLoaders:
         """Take over a combined loader that Lightning has just built or built anew."""
         self._handles = attach(combined.flattened, key=self.key, first_slot=0)
         self._combined = combined
-        for handle, state in zip(self._handles, self._saved["loaders"] if self._saved else (), strict=False):
-            if handle is not None and state is not None:
-                handle.seek(state)
         if _WATCHER not in combined.__dict__:
             cls = type(combined)
             members = {"__iter__": _iterate, "__next__": _advance, "__module__": cls.__module__, "_plain": cls}
@@ -69,6 +75,9 @@ class TrainLoaders:
 
     def begun(self) -> Iterator[None]:
         """Around the creation of the iterators of an epoch."""
+        for handle, state in zip(self._handles, self._saved["loaders"] if self._saved else (), strict=False):
+            if handle is not None and state is not None:
+                handle.seek(state)
         for handle in self._handles:
             if handle is not None:
                 handle.begin(self._epoch())
@@ -111,7 +120,11 @@ class TrainLoaders:
 
 
 def _iterate(combined: Any) -> Any:
-    begun = combined.__dict__[_WATCHER].begun()
+    watcher: TrainLoaders = combined.__dict__[_WATCHER]
+    if watcher.deferred:
+        combined._iterator = _SUPPORTED_MODES[combined._mode]["iterator"](combined.flattened, combined.limits)
+        return combined
+    begun = watcher.begun()
     next(begun)
     type(combined)._plain.__iter__(combined)
     next(begun, None)
@@ -119,6 +132,9 @@ def _iterate(combined: Any) -> Any:
 
 
 def _advance(combined: Any) -> Any:
+    watcher: TrainLoaders = combined.__dict__[_WATCHER]
+    if watcher.deferred:
+        raise StopIteration
     batch = type(combined)._plain.__next__(combined)
-    combined.__dict__[_WATCHER].advanced()
+    watcher.advanced()
     return batch

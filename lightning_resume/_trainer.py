@@ -80,6 +80,7 @@ class TrainerAdapter:
     def install(
         self,
         *,
+        early: Callable[[], None],
         ready: Callable[[], None],
         first_fetch: Callable[[Progress], None],
         boundary: Callable[[Progress], bool],
@@ -88,13 +89,14 @@ class TrainerAdapter:
         """Shadow the Trainer's methods.
 
         Args:
+            early: the train loaders are asked for before ``ready``, by ``estimated_stepping_batches`` for one.
             ready: model and optimizers exist, nothing is loaded yet.
             first_fetch: the first batch is about to be fetched; everything restored is in place.
             boundary: a batch and all that follows it is done; True ends training.
             ignore_ckpt_path: whether a given ``ckpt_path`` is to be passed over.
         """
         connector, validation = self.trainer._checkpoint_connector, self._epoch.val_loop
-        self._after(self.trainer.strategy, "setup", ready)
+        self._after(self.trainer.strategy, "setup", lambda: self._ready(ready))
         self._around(
             connector,
             "resume_start",
@@ -102,7 +104,7 @@ class TrainerAdapter:
         )
         self._after(connector, "restore_training_state", self._place_optimizers)
         self._after(self._fit, "_load_combined_loader_states", lambda: self._loaders.watch(self._fit._combined_loader))
-        self._around(self._fit, "setup_data", self._setup_data)
+        self._around(self._fit, "setup_data", lambda plain: self._setup_data(plain, early))
         self._around(self._epoch, "reset", self._reset)
         self._around(self._epoch, "on_run_start", lambda plain, fetcher: self._run_start(plain, fetcher, first_fetch))
         self._after(self._epoch, "on_advance_end", lambda: self._boundary(boundary))
@@ -133,9 +135,8 @@ class TrainerAdapter:
             owner.__dict__.pop(name, None)
         self._shadowed.clear()
         self._loaders.release()
-        for handle in self._validation:
-            if handle is not None:
-                handle.release()
+        for handle in filter(None, self._validation):
+            handle.release()
 
     def stop(self) -> None:
         """Ask Lightning to end training after the current batch."""
@@ -255,13 +256,28 @@ class TrainerAdapter:
             for optimizer, state in zip(self.trainer.optimizers, saved, strict=False):
                 place_optimizer_state(optimizer, state)
 
-    def _setup_data(self, plain: Callable[[], None]) -> None:
-        if self._fit._combined_loader is not None or self._peeked is None:
-            return plain()
+    def _ready(self, ready: Callable[[], None]) -> None:
+        ready()
+        self._loaders.deferred = False
+
+    def _setup_data(self, plain: Callable[[], None], early: Callable[[], None]) -> None:
+        deferred = self._loaders.deferred
+        if deferred:
+            early()
+        if self._fit._combined_loader is None:
+            self._with_peeked(plain)
+        else:
+            made_early = self._fit._data_fetcher is not None and self._loaders.is_waiting
+            plain()
+            if made_early and not deferred:
+                iter(self._fit._data_fetcher)  # now that positions are known
+
+    def _with_peeked(self, plain: Callable[[], None]) -> None:
+        """Let Lightning set up the loaders that `prepare` has asked for already."""
         source = self._fit._data_source
-        self._fit._data_source = _DataLoaderSource(self._peeked, source.name)  # asked for already, in `prepare`
+        self._fit._data_source = _DataLoaderSource(self._peeked, source.name)
         try:
-            return plain()
+            plain()
         finally:
             self._fit._data_source = source
 
@@ -314,9 +330,9 @@ class TrainerAdapter:
         if combined is None:
             return
         self._validation = attach(combined.flattened, key=self._loaders.key, first_slot=_VALIDATION_SLOTS)
-        for handle in self._validation:
-            if handle is not None:
-                handle.begin(int(self._epoch.batch_progress.total.completed))
+        for handle in filter(None, self._validation):
+            handle.key = self._loaders.key
+            handle.begin(int(self._epoch.batch_progress.total.completed))
 
     def _validate(self, plain: Callable[[], Any]) -> Any:
         with preserved_rng():  # what validation draws must not move training

@@ -82,6 +82,7 @@ class ResumeCallback(Callback):
         session = Session(adapter, self._directory, log=_log, **self._options)
         self._adapter, self._session = adapter, session
         adapter.install(
+            early=lambda: session.prepare(seed.value),
             ready=lambda: self._start(session, adapter, seed.value),
             first_fetch=session.begin,
             boundary=session.boundary,

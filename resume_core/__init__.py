@@ -5,6 +5,7 @@ find here the policies that they pass and the errors that they may catch.
 """
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 from resume_core.errors import (
     CheckpointNotFoundError,
@@ -15,8 +16,10 @@ from resume_core.errors import (
     SupersededError,
     UnsupportedStateError,
 )
-from resume_core.image import register_leaf
 from resume_core.policy import Changes, Keep, SaveEvery
+
+if TYPE_CHECKING:
+    from resume_core.image import register_leaf
 
 __all__ = [
     "SaveEvery",
@@ -37,3 +40,12 @@ try:
     __version__ = version("exact-resume")
 except PackageNotFoundError:  # imported from a checkout that was not installed
     __version__ = "0+unknown"
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch when it is asked for: the command line must start without."""
+    if name == "register_leaf":
+        from resume_core.image import register_leaf
+
+        return register_leaf
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

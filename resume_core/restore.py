@@ -17,9 +17,9 @@ from resume_core.checkpointer import Checkpointer
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.policy import Changes
 from resume_core.state import Progress, RunConfig, State
-from resume_core.storage import CheckpointRef, Manifest, read_manifest
+from resume_core.storage import CheckpointRef, Manifest, Store, read_manifest
 
-__all__ = ["Restored", "Restorer", "restore_threads"]
+__all__ = ["Restored", "Restorer", "read_key", "restore_threads"]
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,14 @@ def _header(manifest: Manifest) -> tuple[Progress, int, RunConfig]:
     except (KeyError, TypeError, ValueError) as error:
         path = manifest.ref.path
         raise CorruptCheckpointError(f"the header of {path} cannot be understood: {error!r}", path=path) from error
+
+
+def read_key(store: Store, ref: CheckpointRef) -> int | None:
+    """The key of the run that wrote a checkpoint, None when its manifest cannot be used."""
+    try:
+        return _header(read_manifest(store, ref))[1]
+    except (CorruptCheckpointError, CheckpointNotFoundError):
+        return None
 
 
 def restore_threads(accepted: Accepted, log: logging.Logger) -> None:

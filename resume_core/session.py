@@ -2,6 +2,7 @@
 
 A plugin calls, in this order::
 
+    prepare()            only when loaders are needed earlier than that
     start()              candidates, config diff, read, apply         (nothing is loaded before the diff)
     begin(progress)      claim the attempt, first save of a new run   (right before the first batch)
     boundary(progress)   between two batches, again and again
@@ -32,7 +33,7 @@ from resume_core.errors import (
 )
 from resume_core.framework import Framework
 from resume_core.policy import Changes, Keep, SaveEvery
-from resume_core.restore import Restored, Restorer, restore_threads
+from resume_core.restore import Restored, Restorer, read_key, restore_threads
 from resume_core.schedule import Schedule
 from resume_core.state import Progress, RunConfig
 from resume_core.storage import (
@@ -144,6 +145,24 @@ class Session:
         named = None if self._resume in ("auto", "must") else self._resume
         yield from self._lineage.candidates(named)
 
+    def prepare(self, seed: int | None) -> None:
+        """The loaders are asked for before `start` can compare configurations: tell the framework the run's key.
+
+        Args:
+            seed: the user's seed, None when there is none.
+
+        Raises:
+            CheckpointNotFoundError: a checkpoint that was named is not there.
+            OSError: the store cannot be read.
+        """
+        readable = (key for ref in self._candidates() if (key := read_key(self._store, ref)) is not None)
+        self._framework.prepare(next(readable, self._fresh_key(seed)))
+
+    def _fresh_key(self, seed: int | None) -> int:
+        if not self._key:
+            self._key = secrets.randbits(64) if seed is None else derive(seed, _KEY)
+        return self._key
+
     def start(self, seed: int | None) -> Restored | None:
         """Find the newest valid checkpoint of the run's line, compare configurations, and apply it.
 
@@ -181,8 +200,7 @@ class Session:
                 'or start the run with resume="auto".',
                 path=self._store.url,
             )
-        self._key = secrets.randbits(64) if seed is None else derive(seed, _KEY)
-        self._describe(self._key)
+        self._describe(self._fresh_key(seed))
 
     def _refuse_ranks(self) -> None:
         if self._framework.world_size > 1:

@@ -108,7 +108,8 @@ class Net(L.LightningModule):
         if options.get("manual"):
             return optimizer
         kinds = torch.optim.lr_scheduler
-        horizon = options.get("horizon", 60)
+        estimated = options.get("estimated")  # asks for the loaders while optimizers are configured
+        horizon = self.trainer.estimated_stepping_batches if estimated else options.get("horizon", 60)
         by_step = {"scheduler": kinds.CosineAnnealingLR(optimizer, horizon), "interval": "step"}
         plateau = kinds.ReduceLROnPlateau(optimizer, factor=0.7, patience=0, threshold=0.3)
         return [optimizer], [by_step, {"scheduler": plateau, "monitor": "loss_epoch", "interval": "epoch"}]

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from measures.report import Measure
 from measures.seeding import Empty, spent
 from measures.timing import run_rotated, timed
-from resume_core.capture.loader import Mark, ResumableLoader
+from resume_core.capture.loader import ResumableLoader
 
 SECTION = "First batch of an epoch of 1,000,000 samples of 1 ms (sleep), batches of 32"
 FRESH_BOUND = 1.0  # times a fresh start of the plain loader
@@ -49,9 +49,10 @@ def _position(fraction: float) -> dict[str, Any]:
     """What a checkpoint holds when ``fraction`` of the epoch was consumed."""
     loader = _loader(0)
     handle = ResumableLoader(loader, key=KEY, slot=0)
-    next(iter(loader))
+    iterator: Any = iter(loader)
+    next(iterator)
     num_batches = int(NUM_SAMPLES * fraction) // BATCH
-    return {**handle.state(Mark(0, 1)), "num_batches": num_batches, "position": num_batches * BATCH}
+    return {**handle.state(iterator.mark), "num_batches": num_batches, "position": num_batches * BATCH}
 
 
 def _first_batch_s(make: Callable[[], DataLoader[Any]]) -> float:

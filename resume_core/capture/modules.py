@@ -10,37 +10,60 @@ import torch
 
 __all__ = ["apply_modules", "capture_modules"]
 
-_METRIC_FIELDS = ("_update_count", "_computed", "_forward_cache")
+# of wrappers too: Running counts what it saw, MinMaxMetric keeps its extremes in plain attributes
+_METRIC_FIELDS = ("_update_count", "_computed", "_forward_cache", "_num_vals_seen", "min_val", "max_val")
 
 
-def _hidden_buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Buffers that were registered with ``persistent=False``."""
+def _hidden_buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
+    """Buffers that were registered with ``persistent=False``: full name, owner, name there."""
     for prefix, child in module.named_modules():
-        for name in child._non_persistent_buffers_set:
-            buffer = child._buffers.get(name)
-            if buffer is not None:
-                yield f"{prefix}.{name}" if prefix else name, buffer
+        for name in sorted(child._non_persistent_buffers_set):
+            yield f"{prefix}.{name}" if prefix else name, child, name
 
 
-def _metrics(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    torchmetrics = sys.modules.get("torchmetrics")  # not imported: then no metric of it can exist
-    if torchmetrics is not None:
-        yield from ((name, child) for name, child in module.named_modules() if isinstance(child, torchmetrics.Metric))
+def _of_torchmetrics(module: torch.nn.Module, kind: str) -> Iterator[tuple[str, Any]]:
+    torchmetrics = sys.modules.get("torchmetrics")  # not imported: then none of its objects can exist
+    cls = getattr(torchmetrics, kind, None)
+    if cls is not None:
+        yield from ((name, child) for name, child in module.named_modules() if isinstance(child, cls))
 
 
 def _capture_metric(metric: Any) -> dict[str, Any]:
     # list states are copied shallowly: the metric appends to the list itself between two steps
     values = {name: getattr(metric, name) for name in metric._defaults}
     states = {name: list(value) if isinstance(value, list) else value for name, value in values.items()}
-    return {"states": states, "fields": {name: getattr(metric, name) for name in _METRIC_FIELDS}}
+    fields = {name: metric.__dict__[name] for name in _METRIC_FIELDS if name in metric.__dict__}
+    return {"states": states, "fields": fields}
 
 
 def _apply_metric(metric: Any, saved: Mapping[str, Any]) -> None:
     for name, value in saved["states"].items():
-        setattr(metric, name, value)
+        setattr(metric, name, _own(value))
     for name, value in saved["fields"].items():
         setattr(metric, name, value)
     metric.to(metric.device)
+
+
+def _own(value: Any) -> Any:
+    """A copy: metrics of one compute group were saved as one tensor, and each updates its state in place."""
+    if isinstance(value, list):
+        return [_own(item) for item in value]
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _capture_groups(collection: Any) -> dict[str, Any]:
+    return {"groups": dict(collection._groups), "checked": collection._groups_checked}
+
+
+def _apply_groups(collection: Any, saved: Mapping[str, Any]) -> None:
+    names = [
+        sorted(name for group in groups.values() for name in group) for groups in (saved["groups"], collection._groups)
+    ]
+    if names[0] == names[1]:
+        collection._groups, collection._groups_checked = dict(saved["groups"]), saved["checked"]
+        collection._state_is_copy = False
+        if saved["checked"]:
+            collection._compute_groups_create_state_ref()
 
 
 def capture_modules(module: torch.nn.Module) -> dict[str, Any]:
@@ -50,8 +73,10 @@ def capture_modules(module: torch.nn.Module) -> dict[str, Any]:
     run goes on in the middle of the epoch.
     """
     return {
-        "buffers": dict(_hidden_buffers(module)),
-        "metrics": {name: _capture_metric(metric) for name, metric in _metrics(module)},
+        "buffers": {full: owner._buffers.get(name) for full, owner, name in _hidden_buffers(module)},
+        "trackers": {name: tracker.n_steps for name, tracker in _of_torchmetrics(module, "MetricTracker")},
+        "metrics": {name: _capture_metric(metric) for name, metric in _of_torchmetrics(module, "Metric")},
+        "groups": {name: _capture_groups(found) for name, found in _of_torchmetrics(module, "MetricCollection")},
         "eval": [name for name, child in module.named_modules() if not child.training],
         "frozen": [name for name, parameter in module.named_parameters() if not parameter.requires_grad],
     }
@@ -59,15 +84,31 @@ def capture_modules(module: torch.nn.Module) -> dict[str, Any]:
 
 def apply_modules(module: torch.nn.Module, saved: Mapping[str, Any]) -> None:
     """Put back what `capture_modules` saw; modules that are gone are passed over."""
-    for name, buffer in _hidden_buffers(module):
-        if name in saved["buffers"]:
-            buffer.copy_(saved["buffers"][name])
-    for name, metric in _metrics(module):
+    for full, owner, name in _hidden_buffers(module):
+        if full in saved["buffers"]:
+            _apply_buffer(owner, name, saved["buffers"][full])
+    for name, tracker in _of_torchmetrics(module, "MetricTracker"):
+        for _ in range(saved["trackers"].get(name, 0) - tracker.n_steps):
+            tracker.increment()
+    for name, metric in _of_torchmetrics(module, "Metric"):
         if name in saved["metrics"]:
             _apply_metric(metric, saved["metrics"][name])
+    for name, collection in _of_torchmetrics(module, "MetricCollection"):
+        if name in saved["groups"]:
+            _apply_groups(collection, saved["groups"][name])
     in_eval, frozen = set(saved["eval"]), set(saved["frozen"])
     for name, child in module.named_modules():
         child.training = name not in in_eval
     for name, parameter in module.named_parameters():
         if parameter.requires_grad == (name in frozen):
             parameter.requires_grad_(name not in frozen)
+
+
+def _apply_buffer(owner: torch.nn.Module, name: str, saved: torch.Tensor | None) -> None:
+    current = owner._buffers.get(name)
+    if current is not None and saved is not None and (current.shape, current.dtype) == (saved.shape, saved.dtype):
+        current.copy_(saved)
+        return
+    # made, grown or dropped during training
+    near = next((value for value in (current, *owner.parameters()) if value is not None), saved)
+    owner._buffers[name] = saved if saved is None or near is None else saved.clone().to(near.device)

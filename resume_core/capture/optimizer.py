@@ -27,9 +27,23 @@ def place_optimizer_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, 
         if current is None:
             continue
         for name, value in values.items():
-            placed = current.get(name)
-            if isinstance(value, torch.Tensor) and isinstance(placed, torch.Tensor) and not _alike(placed, value):
-                current[name] = value.detach().clone(memory_format=torch.preserve_format).to(placed.device)
+            if name in current:
+                current[name] = _placed(current[name], value)
+
+
+def _placed(current: Any, saved: Any) -> Any:
+    """``current`` with each tensor that is not like the saved one replaced by that; values may be nested."""
+    if isinstance(saved, torch.Tensor) and isinstance(current, torch.Tensor):
+        return current if _alike(current, saved) else _copy(saved).to(current.device)
+    if isinstance(saved, Mapping) and isinstance(current, dict):
+        return {name: _placed(value, saved[name]) if name in saved else value for name, value in current.items()}
+    if type(saved) in (list, tuple) and type(saved) is type(current) and len(saved) == len(current):
+        return type(saved)(_placed(one, other) for one, other in zip(current, saved, strict=True))
+    return current
+
+
+def _copy(saved: torch.Tensor) -> torch.Tensor:
+    return saved.detach().clone(memory_format=torch.preserve_format)
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -13,6 +13,7 @@ The same draws follow with no worker, with fork, spawn and forkserver.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -38,6 +39,9 @@ class DataGenerators:
         self.dataset = dataset
         self.found = find_generators(dataset)
         self.takes_batches = callable(getattr(dataset, "__getitems__", None))
+        # Hugging Face goes over the indices three times and transforms the batch as one: seeds in between cost more
+        # than the read and could not be used
+        self.transforms_batches = isinstance(dataset, getattr(sys.modules.get("datasets"), "Dataset", ()))
         self._settled = False
 
     def seed(self, seed: int) -> None:
@@ -114,9 +118,9 @@ def seeded(unit: Any, seed: int, position: int, single: bool, data: DataGenerato
     """
     if single or data.takes_batches:
         deliver(seed, position, data)
-    # a batch that is no list, for a dataset whose __getitems__ must see it as it is, is seeded as a whole
-    plain = single or (data.takes_batches and type(unit) is not list)
-    return unit if plain else SeededBatch(unit, seed, position, data)
+    # a batch that is no list is seeded as a whole: __getitems__ must see it as it is
+    whole = single or data.transforms_batches or (data.takes_batches and type(unit) is not list)
+    return unit if whole else SeededBatch(unit, seed, position, data)
 
 
 class Sent:

@@ -89,10 +89,16 @@ def test_evaluation_is_left_alone(fit, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_hook_that_makes_the_loader_is_called_once_and_its_split_is_the_same_in_every_attempt(tmp_path):
+@pytest.mark.parametrize("estimated", [False, True], ids=["fixed horizon", "horizon from the loader"])
+def test_the_hook_that_makes_the_loader_is_called_once_and_its_split_is_the_same_in_every_attempt(tmp_path, estimated):
     calls = []
 
     class Splits(Net):
+        def configure_optimizers(self):
+            if estimated:
+                assert self.trainer.estimated_stepping_batches == 4 * self.trainer.max_epochs
+            return super().configure_optimizers()
+
         def train_dataloader(self):
             data = TensorDataset(torch.arange(60.0).reshape(20, 3))
             part, _ = random_split(data, [16, 4])  # drawn from the global generator
@@ -266,3 +272,44 @@ def test_optimizer_state_keeps_its_precision_when_parameters_are_in_bf16(fit):
 
 def test_public_names_are_those_of_the_design():
     assert lightning_resume.__all__ == ["ResumeCallback", "SaveEvery", "Keep", "Changes"]
+
+
+def test_loaders_asked_for_early_read_nothing_before_the_run_knows_where_it_goes_on(fit):
+    reads = []
+
+    class Counted(torch.utils.data.Dataset):
+        def __len__(self):
+            return 16
+
+        def __getitem__(self, index):
+            reads.append(index)
+            return [torch.ones(3)]
+
+    class Early(Net):
+        def configure_optimizers(self):
+            assert self.trainer.estimated_stepping_batches > 0
+            assert reads == []
+            return super().configure_optimizers()
+
+    fit(net=Early(), loader=DataLoader(Counted(), 4, shuffle=True), max_epochs=1)
+    assert sorted(reads) == list(range(16))
+
+
+def test_another_seed_gives_another_order_also_when_loaders_are_asked_for_early(tmp_path):
+    orders = []
+
+    class Early(Net):
+        def configure_optimizers(self):
+            assert self.trainer.estimated_stepping_batches > 0
+            return super().configure_optimizers()
+
+        def training_step(self, batch, batch_idx):
+            orders[-1].append(batch[0][:, 0].tolist())
+            return super().training_step(batch, batch_idx)
+
+    for seed in (1, 2, 1):
+        orders.append([])
+        L.seed_everything(seed, verbose=False)
+        trainer_of(tmp_path, ResumeCallback(tmp_path / str(len(orders)))).fit(Early(), make_loader())
+    assert orders[0] != orders[1]
+    assert orders[0] == orders[2]

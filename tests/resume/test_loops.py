@@ -19,6 +19,8 @@ KINDS = {
     "weighted sampler": {"loader": "weighted"},
     "two loaders": {"loader": "two"},
     "momentum": {"optimizer": "SGD"},
+    "horizon from the loaders": {"estimated": True},
+    "horizon from two loaders": {"estimated": True, "loader": "two"},
 }
 
 
