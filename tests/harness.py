@@ -6,6 +6,7 @@ not daemons, because DataLoader workers must be able to start below them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -37,13 +38,14 @@ class Job:
     epochs: int = 3
     num_samples: int = 20
     batch_size: int = 4
-    save_steps: int | None = 1
+    save_steps: int | None = 1  # None: at every boundary, by the clock
     keep: int = 3
     resume: str = "auto"
     allow: tuple[str, ...] = ("seed",)
     otherwise: str = "error"
     plugin: bool = True
     pause_at: int | None = None  # batch (over the run) in whose training_step the process waits to be killed
+    pause_in_epoch_end: bool = False  # it waits in the hook at the end of the epoch instead, ``pause_at`` batches done
     slow_s: float = 0.0  # sleep in every training_step
     settle: bool = False  # every training_step waits for the save in flight, so that every boundary can save
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -165,19 +167,25 @@ def committed(job: Job) -> list[str]:
     return sorted(str(p.parent.relative_to(job.directory)) for p in Path(job.directory).glob("*/*/manifest.json"))
 
 
-def kill_at(job: Job, batch: int, *, wait: bool = True) -> None:
-    """Train until the step of ``batch`` has begun and (with ``wait``) the save before it is committed; then kill."""
-    process = start(job.but(pause_at=batch, settle=True))
-    paused = job.path("paused")
-    expected = f"step-{batch:09d}" if wait and job.save_steps == 1 else None
-    wait_for(
-        lambda: (
-            paused.exists()
-            and (expected is None or any(Path(name).name.split(".")[0] == expected for name in committed(job)))
-        ),
-        process,
-        job,
-    )
+def committed_batches(job: Job) -> set[int]:
+    """How many batches had been trained on at each committed checkpoint."""
+    found = set()
+    for path in Path(job.directory).glob("*/*/manifest.json"):
+        with contextlib.suppress(FileNotFoundError):  # pruned meanwhile
+            found.add(json.loads(path.read_text())["header"]["progress"]["batch"])
+    return found
+
+
+def kill_at(job: Job, batch: int, *, saved: int | None = None, in_epoch_end: bool = False) -> None:
+    """Train until the step of ``batch`` has begun and the save that belongs before it is committed; then kill.
+
+    Args:
+        saved: batches done at that save; ``batch`` unless given.
+        in_epoch_end: kill in the hook at the end of the epoch whose last batch has just been trained on.
+    """
+    process = start(job.but(pause_at=batch, pause_in_epoch_end=in_epoch_end, settle=True))
+    expected = batch if saved is None else saved
+    wait_for(lambda: job.path("paused").exists() and expected in committed_batches(job), process, job)
     kill(process)
 
 
@@ -202,10 +210,10 @@ class Recorder:
     def read(self, index: int) -> None:
         append(self.job.path("reads"), index)
 
-    def pause(self, batch: int) -> None:
-        if self.job.slow_s:
+    def pause(self, batch: int, *, in_epoch_end: bool = False) -> None:
+        if self.job.slow_s and not in_epoch_end:
             time.sleep(self.job.slow_s)
-        if self.job.pause_at == batch:
+        if (self.job.pause_at, self.job.pause_in_epoch_end) == (batch, in_epoch_end):
             self.job.path("paused").write_text(str(batch))
             time.sleep(DEADLINE_S)
             os._exit(3)

@@ -14,6 +14,7 @@ import lightning.pytorch as L
 import numpy as np
 import torch
 import torchmetrics
+from lightning.pytorch.loggers.logger import Logger
 from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 from lightning_resume import Changes, Keep, ResumeCallback, SaveEvery
@@ -58,13 +59,17 @@ class Net(L.LightningModule):
         if job.options.get("manual"):
             self.automatic_optimization = False
 
+    @property
+    def num_batches_done(self) -> int:
+        return self.trainer.fit_loop.epoch_loop.batch_progress.total.completed
+
     def loss(self, batch: dict[str, Any]) -> torch.Tensor:
         return (self.layers(batch["x"]) - 1).pow(2).mean()
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor | None:
         if "long" in batch:
             batch = {name: torch.cat([batch["long"][name], batch["short"][name]]) for name in ("id", "x")}
-        done = self.trainer.fit_loop.epoch_loop.batch_progress.total.completed
+        done = self.num_batches_done
         if self.job.settle:
             next(c for c in self.trainer.callbacks if isinstance(c, ResumeCallback))._session.wait()
         self.recorder.pause(done)
@@ -92,6 +97,7 @@ class Net(L.LightningModule):
         return None
 
     def on_train_epoch_end(self) -> None:
+        self.recorder.pause(self.num_batches_done, in_epoch_end=True)
         self.log("max", self.unsaved.compute())
         self.unsaved.reset()
         self.recorder.step(epoch_end=self.current_epoch, ids=[])
@@ -115,14 +121,27 @@ class Net(L.LightningModule):
         return [optimizer], [by_step, {"scheduler": plateau, "monitor": "loss_epoch", "interval": "epoch"}]
 
 
+class Records(Logger):
+    """Writes down what is logged, epoch averages among it."""
+
+    name, version = "records", 0
+
+    def __init__(self, job: harness.Job) -> None:
+        super().__init__()
+        self.recorder = harness.Recorder(job)
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.recorder.step(logged=metrics, at=step, ids=[])
+
+
 class RandomBatches:
-    """A batch sampler of a user's own: batches of varying size, drawn from the global generators."""
+    """A batch sampler of a user's own: batches of varying size, drawn from the global generators, of unknown number."""
 
     def __init__(self, num_samples: int) -> None:
         self.num_samples = num_samples
-
-    def __len__(self) -> int:
-        return 5
 
     def __iter__(self) -> Iterator[list[int]]:
         order = np.random.permutation(self.num_samples).tolist()
@@ -130,12 +149,24 @@ class RandomBatches:
         yield from (order[a:b] for a, b in itertools.pairwise([0, *cuts, self.num_samples]))
 
 
+class CountedBatches(RandomBatches):
+    """The same, with a length."""
+
+    def __len__(self) -> int:
+        return 5
+
+
 def train_loaders(job: harness.Job) -> Any:
     common: dict[str, Any] = {"num_workers": job.workers, "persistent_workers": job.persistent}
     data = Augmented(job, job.num_samples)
     kind = job.options.get("loader", "shuffled")
     if kind == "batches":
-        return DataLoader(data, batch_sampler=RandomBatches(job.num_samples), **common)
+        return DataLoader(data, batch_sampler=CountedBatches(job.num_samples), **common)
+    unsized = DataLoader(data, batch_sampler=RandomBatches(job.num_samples), **common)
+    if kind == "unsized":
+        return unsized
+    if kind == "two unsized":  # the shorter one is cycled, and which of them was through decides when the epoch ends
+        return {"long": unsized, "short": DataLoader(Augmented(job, 6, "short"), 3, shuffle=True, **common)}
     if kind == "weighted":
         sampler = WeightedRandomSampler([1.0 + i for i in range(job.num_samples)], job.num_samples)
         return DataLoader(data, job.batch_size, sampler=sampler, **common)
@@ -156,7 +187,7 @@ def callbacks(job: harness.Job) -> list[L.Callback]:
         ResumeCallback(
             job.directory,
             resume=job.resume,
-            save=SaveEvery(steps=job.save_steps, minutes=None),
+            save=SaveEvery(steps=job.save_steps, minutes=None if job.save_steps else 1e-9),
             keep=Keep(last=job.keep),
             changes=Changes(allow=job.allow, otherwise=job.otherwise),
         )
@@ -173,7 +204,8 @@ def run(job: harness.Job) -> None:
         "max_epochs": job.epochs,
         "accelerator": "cpu",
         "devices": 1,
-        "logger": False,
+        "logger": Records(job),
+        "log_every_n_steps": 2,
         "enable_progress_bar": False,
         "enable_model_summary": False,
         "enable_checkpointing": False,

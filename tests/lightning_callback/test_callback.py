@@ -313,3 +313,27 @@ def test_another_seed_gives_another_order_also_when_loaders_are_asked_for_early(
         trainer_of(tmp_path, ResumeCallback(tmp_path / str(len(orders)))).fit(Early(), make_loader())
     assert orders[0] != orders[1]
     assert orders[0] == orders[2]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:lightning.*")
+def test_model_checkpoint_knows_what_it_saved_last(fit, tmp_path):
+    class Logs(Net):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            self.log("loss", loss)
+            return loss
+
+    class AtFirstBatch(L.Callback):
+        found = None
+
+        def on_train_batch_start(self, trainer, *args):
+            top = trainer.checkpoint_callback
+            self.found = self.found or (top._last_global_step_saved, top.current_score, top.best_model_path)
+
+    def top():
+        return ModelCheckpoint(tmp_path / "top", monitor="loss", every_n_train_steps=1, save_top_k=1)
+
+    first, looks = top(), AtFirstBatch()
+    fit(net=Logs(), max_epochs=1, callbacks=[first], enable_checkpointing=True)
+    fit(net=Logs(), max_epochs=2, callbacks=[top(), looks], enable_checkpointing=True)
+    assert looks.found == (first._last_global_step_saved, first.current_score, first.best_model_path)

@@ -1,0 +1,204 @@
+import copy
+
+import pytest
+import torch
+import torchmetrics
+from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC, MulticlassPrecision
+from torchmetrics.wrappers import Running
+
+from resume_core.capture.modules import apply_modules, capture_modules
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2)
+        self.inner = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Dropout())
+        self.inner.register_buffer("count", torch.zeros(3), persistent=False)
+        self.register_buffer("cache", None, persistent=False)
+        self.register_buffer("kept", torch.zeros(2))
+
+
+def round_trip(module, other):
+    """Through a copy, as a checkpoint is; aliases stay aliases."""
+    apply_modules(other, copy.deepcopy(capture_modules(module)))
+    return other
+
+
+# ---- buffers, modes, frozen parameters
+
+
+def test_non_persistent_buffers_are_put_back_in_place():
+    net, other = Net(), Net()
+    net.inner.count.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    buffer = other.inner.count
+    round_trip(net, other)
+    assert other.inner.count is buffer
+    assert torch.equal(buffer, net.inner.count)
+
+
+def test_persistent_buffers_are_left_to_the_state_dict():
+    assert "kept" not in capture_modules(Net())["buffers"]
+
+
+def test_a_buffer_that_was_made_or_grew_during_training_is_put_back():
+    net, other = Net(), Net()
+    net.cache = torch.arange(4)
+    net.inner.count = torch.ones(5, dtype=torch.float64)
+    round_trip(net, other)
+    assert torch.equal(other.cache, torch.arange(4))
+    assert torch.equal(other.inner.count, net.inner.count)
+    assert other.inner.count.dtype == torch.float64
+
+
+def test_a_buffer_that_went_away_during_training_does_too():
+    net, other = Net(), Net()
+    other.cache = torch.arange(4)
+    round_trip(net, other)
+    assert other.cache is None
+
+
+def test_modes_of_single_modules_are_put_back():
+    net, other = Net().train(), Net().eval()
+    net.inner[0].eval()
+    round_trip(net, other)
+    assert [module.training for module in other.modules()] == [module.training for module in net.modules()]
+    assert not other.inner[0].training
+    assert other.inner[1].training
+
+
+def test_frozen_parameters_are_put_back():
+    net, other = Net(), Net()
+    net.linear.weight.requires_grad_(False)
+    other.linear.bias.requires_grad_(False)
+    round_trip(net, other)
+    assert [p.requires_grad for p in other.parameters()] == [p.requires_grad for p in net.parameters()]
+
+
+def test_captured_tensors_are_live():
+    net = Net()
+    assert capture_modules(net)["buffers"]["inner.count"] is net.inner.count
+
+
+def test_modules_that_are_gone_are_passed_over():
+    saved = capture_modules(Metrics())
+    other = torch.nn.Linear(2, 2)
+    apply_modules(other, saved)
+    assert other.training
+
+
+# ---- metrics
+
+
+class Metrics(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean = torchmetrics.MeanMetric()
+        self.raw = torchmetrics.CatMetric()
+        self.ranking = MulticlassAUROC(3)
+        self.extremes = torchmetrics.MinMaxMetric(torchmetrics.MeanMetric())
+        self.window = Running(torchmetrics.MeanMetric(), 2)
+        self.grouped = torchmetrics.MetricCollection([MulticlassAccuracy(3), MulticlassPrecision(3)])
+        self.in_place = torchmetrics.MetricCollection(
+            {"mse": torchmetrics.MeanSquaredError(), "rmse": torchmetrics.MeanSquaredError(squared=False)}
+        )
+        self.tracked = torchmetrics.MetricTracker(torchmetrics.MeanSquaredError())
+
+    def feed(self, batch):
+        predictions, target = batch
+        self.mean.update(predictions[:, 0])
+        self.raw.update(predictions[:, 0])
+        self.ranking.update(predictions, target)
+        self.extremes.update(predictions[:, 1])
+        self.extremes.compute()
+        self.window.update(predictions[0, 0])
+        self.grouped.update(predictions, target)
+        self.in_place.update(predictions[:, 0], predictions[:, 1])
+        self.tracked.increment()
+        self.tracked.update(predictions[:, 0], predictions[:, 1])
+
+    def results(self):
+        found = {name: metric.compute() for name, metric in self.named_children() if name != "tracked"}
+        return {**found, "tracked": self.tracked.compute_all()}
+
+
+def batches():
+    generator = torch.Generator().manual_seed(0)
+    return [
+        (torch.randn(8, 3, generator=generator).softmax(-1), torch.randint(3, (8,), generator=generator))
+        for _ in range(5)
+    ]
+
+
+@pytest.mark.parametrize("cut", range(1, 5))
+def test_metrics_go_on_as_if_they_had_not_been_interrupted(cut):
+    whole = Metrics()
+    for batch in batches()[:cut]:
+        whole.feed(batch)
+    resumed = round_trip(whole, Metrics())
+    for batch in batches()[cut:]:
+        whole.feed(batch)
+        resumed.feed(batch)
+    torch.testing.assert_close(resumed.results(), whole.results(), rtol=0, atol=0)
+    assert resumed.grouped.compute_groups == whole.grouped.compute_groups
+
+
+def test_metrics_that_fell_into_one_group_by_chance_stay_in_it():
+    def build():
+        pair = {"one": torchmetrics.MeanSquaredError(), "other": torchmetrics.MeanSquaredError(num_outputs=1)}
+        return torch.nn.ModuleDict({"m": torchmetrics.MetricCollection(pair)})
+
+    whole = build()
+    whole["m"].update(torch.ones(2), torch.zeros(2))
+    assert len(whole["m"].compute_groups) == 1
+    resumed = round_trip(whole, build())
+    assert resumed["m"].compute_groups == whole["m"].compute_groups
+    resumed["m"].update(torch.zeros(2), torch.zeros(2))
+    whole["m"].update(torch.zeros(2), torch.zeros(2))
+    assert resumed["m"].compute() == whole["m"].compute()
+
+
+@pytest.mark.filterwarnings("ignore:.*was called before the ``update`` method.*:UserWarning")
+def test_results_computed_before_a_save_are_there_after_it():
+    whole = Metrics()
+    whole.feed(batches()[0])
+    expected = whole.results()
+    resumed = round_trip(whole, Metrics())
+    assert resumed.mean._computed is not None
+    assert resumed.mean.update_count == whole.mean.update_count
+    torch.testing.assert_close(resumed.results(), expected, rtol=0, atol=0)
+
+
+def test_a_list_state_does_not_grow_with_the_metric_after_a_capture_or_an_apply():
+    metric = torch.nn.ModuleDict({"raw": torchmetrics.CatMetric()})
+    metric["raw"].update(torch.ones(2))
+    saved = capture_modules(metric)
+    metric["raw"].update(torch.ones(2))
+    other = torch.nn.ModuleDict({"raw": torchmetrics.CatMetric()})
+    apply_modules(other, saved)
+    other["raw"].update(torch.ones(2))
+    assert len(saved["metrics"]["raw"]["states"]["value"]) == 1
+    assert other["raw"].compute().tolist() == [1.0] * 4
+
+
+def test_metrics_of_one_compute_group_do_not_update_one_tensor_twice():
+    whole = Metrics()
+    whole.feed(batches()[0])
+    saved = capture_modules(whole)
+    states = [saved["metrics"][f"in_place.{name}"]["states"] for name in ("mse", "rmse")]
+    assert states[0]["sum_squared_error"] is states[1]["sum_squared_error"]
+    other = Metrics()
+    saved["groups"] = {}  # the groups are found anew with the next update, which updates each metric
+    apply_modules(other, saved)
+    other.feed(batches()[1])
+    whole.feed(batches()[1])
+    torch.testing.assert_close(other.results()["in_place"], whole.results()["in_place"], rtol=0, atol=0)
+
+
+def test_a_collection_with_other_metrics_keeps_its_own_groups():
+    whole = torch.nn.ModuleDict({"m": torchmetrics.MetricCollection({"a": torchmetrics.MeanSquaredError()})})
+    whole["m"].update(torch.ones(2), torch.zeros(2))
+    wider = {"a": torchmetrics.MeanSquaredError(), "b": torchmetrics.MeanAbsoluteError()}
+    other = round_trip(whole, torch.nn.ModuleDict({"m": torchmetrics.MetricCollection(wider)}))
+    other["m"].update(torch.ones(2), torch.zeros(2))
+    assert {name: value.item() for name, value in other["m"].compute().items()} == {"a": 1.0, "b": 1.0}
