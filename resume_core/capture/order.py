@@ -25,6 +25,7 @@ from resume_core.capture.generators import OwnedStream, find_generators
 
 __all__ = ["is_plain_batching", "order", "sampler_chain", "sampler_salt", "sequence"]
 
+_SPLIT = 4096  # indices made into integers at a time
 _DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _END: Any = object()
 
@@ -70,9 +71,37 @@ def sequence(sampler: Any, seed: int) -> Sequence[int] | None:
         return range(len(sampler.data_source))
     if type(sampler) not in _DRAWING:
         return None
+    generator = torch.Generator().manual_seed(seed >> 1)
+    if type(sampler) is RandomSampler and not sampler.replacement:
+        return _Shuffled(_permutations(len(sampler.data_source), sampler.num_samples, generator))
     twin = copy.copy(sampler)
-    twin.generator = torch.Generator().manual_seed(seed >> 1)
+    twin.generator = generator
     return list(twin)
+
+
+def _permutations(num_indices: int, num_samples: int, generator: torch.Generator) -> torch.Tensor:
+    """What `RandomSampler` draws: whole permutations, the last one cut short."""
+    num_rounds = -(-num_samples // num_indices) if num_indices else 0
+    rounds = [torch.randperm(num_indices, generator=generator) for _ in range(num_rounds)]
+    return torch.cat(rounds)[:num_samples] if rounds else torch.empty(0, dtype=torch.int64)
+
+
+class _Shuffled(Sequence[int]):
+    """Indices in a tensor, turned into integers only where they are used: an epoch may have a billion."""
+
+    def __init__(self, indices: torch.Tensor) -> None:
+        self._indices = indices
+
+    def __len__(self) -> int:
+        return self._indices.numel()
+
+    def __getitem__(self, place: Any) -> Any:
+        found = self._indices[place]
+        return _Shuffled(found) if isinstance(place, slice) else int(found)
+
+    def __iter__(self) -> Iterator[int]:
+        for first in range(0, len(self), _SPLIT):
+            yield from self._indices[first : first + _SPLIT].tolist()
 
 
 def order(sampler: Any, seed: int, start: int, *, single: bool) -> Iterator[Any]:
