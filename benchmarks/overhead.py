@@ -4,7 +4,7 @@
 
 Ours and a yardstick run in turn, in one process, round by round; only their differences and ratios mean anything, as
 absolute figures differ from machine to machine. A table is printed; all rounds go to a JSON file, the table beside it
-as Markdown. Takes about three minutes and 5 GiB of memory.
+as Markdown. Takes about five minutes on two idle cores, 4 GiB of memory and 2 GiB of disk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from measures import saving, seeding, seek, session
-from measures.report import Measure, machine, peak_rss_bytes, print_table, write_files
+from measures.report import Measure, load_average, machine, peak_rss_bytes, print_table, write_files
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
 # saving comes last: the memory it takes would make the workers of the others slower to fork
@@ -40,13 +40,14 @@ def run_part(name: str, *, quick: bool) -> list[Measure]:
 
 def main() -> int:
     args = parse_args()
-    about = machine()
+    about = {**machine(), "load_before": load_average()}
     measures = [measure for name in PARTS if name in args.only for measure in run_part(name, quick=args.quick)]
     print_table(measures)
     complete = not args.quick and len(args.only) == len(PARTS)
     out = args.out or (RESULTS if complete else None)
     if out is not None:
-        write_files(measures, {**about, "peak_rss_bytes": peak_rss_bytes()}, out)
+        about |= {"load_after": load_average(), "peak_rss_bytes": peak_rss_bytes()}
+        write_files(measures, about, out)
         print(f"written to {out} and {out.with_suffix('.md')}")
     return int(args.check and any(measure.verdict == "MISSED" for measure in measures))
 

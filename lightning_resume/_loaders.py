@@ -28,11 +28,16 @@ def attach(loaders: Sequence[Any], *, key: int, first_slot: int) -> list[Resumab
         first_slot: slot of the first; training and validation use ranges of their own.
     """
     return [
-        (ResumableLoader.of(loader) or ResumableLoader(loader, key=key, slot=first_slot + place))
-        if is_resumable(loader)
-        else None
+        _attached(loader, key, first_slot + place) if is_resumable(loader) else None
         for place, loader in enumerate(loaders)
     ]
+
+
+def _attached(loader: Any, key: int, slot: int) -> ResumableLoader:
+    handle = ResumableLoader.of(loader) or ResumableLoader(loader, key=key, slot=slot)
+    # one loader may serve twice: training decides, whichever came first (a sanity check is not run on a resume)
+    handle.key, handle.slot = key, min(handle.slot, slot)
+    return handle
 
 
 class TrainLoaders:
@@ -49,7 +54,7 @@ class TrainLoaders:
         self._handles: list[ResumableLoader | None] = []
         self._combined: Any = None
         self._saved: dict[str, Any] | None = None
-        self._num_batches = 0
+        self._num_batches = self._first = 0
         self._marks: dict[int, tuple[list[Mark | None], list[bool] | None]] = {}
         self.deferred = True
         """Until the run knows where it goes on, iterators are made that have a length and deliver nothing."""
@@ -58,6 +63,10 @@ class TrainLoaders:
     def is_waiting(self) -> bool:
         """Whether loaders were set up and no real iterator of them was made yet."""
         return self._combined is not None and not self._marks
+
+    def holds(self, handle: ResumableLoader | None) -> bool:
+        """Whether ``handle`` is that of a train loader."""
+        return handle is not None and any(handle is own for own in self._handles)
 
     def seek(self, saved: dict[str, Any]) -> None:
         """The next iterators go on where `state` was taken."""
@@ -83,11 +92,18 @@ class TrainLoaders:
                 handle.begin(self._epoch())
         yield
         saved, self._saved = self._saved, None
-        self._num_batches = saved["num_batches"] if saved else 0
+        self._num_batches = self._first = saved["num_batches"] if saved else 0
         if saved and saved["consumed"] is not None:
             self._combined._iterator._consumed = list(saved["consumed"])
         self._marks = {}
         self._note()
+
+    def count_from(self, num_batches: int) -> None:
+        """What was fetched so far begins at this number: Lightning may go on within an epoch from a ``ckpt_path``."""
+        shift, self._first = num_batches - self._first, num_batches
+        if shift:
+            self._num_batches += shift
+            self._marks = {number + shift: marks for number, marks in self._marks.items()}
 
     def advanced(self) -> None:
         """After a combined batch was fetched."""

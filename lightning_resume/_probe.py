@@ -6,13 +6,14 @@ import inspect
 from typing import Any
 
 import lightning
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, ModelPruning, StochasticWeightAveraging
 
 from resume_core.errors import ResumeError
 
 __all__ = ["probe", "refuse_unsupported"]
 
 _TUNERS = (BatchSizeFinder, LearningRateFinder)
+_INEXACT = (StochasticWeightAveraging, ModelPruning)
 _NEEDED = {
     "fit_loop": ("setup_data", "_load_combined_loader_states", "_data_source", "epoch_progress", "epoch_loop"),
     "fit_loop.epoch_loop": (
@@ -71,6 +72,9 @@ def refuse_unsupported(trainer: Any) -> None:
     tuners = [type(callback).__name__ for callback in trainer.callbacks if isinstance(callback, _TUNERS)]
     if tuners:
         raise ResumeError(f"{tuners[0]} trains inside fit(), which is not supported: tune in a run of its own first")
+    inexact = [type(callback).__name__ for callback in trainer.callbacks if isinstance(callback, _INEXACT)]
+    if inexact:
+        raise ResumeError(f"{inexact[0]} keeps state that is not restored yet: take it out, or train without resuming")
     if trainer.strategy.restore_checkpoint_after_setup:
         raise ResumeError(f"{type(trainer.strategy).__name__} is not supported: train on a single device")
     if trainer.fit_loop.epoch_progress.total.ready:

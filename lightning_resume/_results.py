@@ -7,6 +7,7 @@ epoch-averaged metric starts from zero after a resume, and a ReduceLROnPlateau o
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,7 @@ def _capture_result(result: Any) -> dict[str, Any]:
     state = {
         "meta": {name: getattr(meta, name) for name in _META},
         "reduce_fx": meta.reduce_fx.__name__,
+        "builtin": getattr(builtins, meta.reduce_fx.__name__, None) is meta.reduce_fx,  # sum, min and max pass as well
         "sync": [sync.should, sync.rank_zero_only, sync.op],
         "is_tensor": result.is_tensor,
         "has_reset": result.has_reset,
@@ -59,7 +61,7 @@ def _metric_named(module: torch.nn.Module, name: str) -> Any:
 
 
 def _result(saved: Mapping[str, Any], module: Any, reduce: Any) -> Any:
-    meta = _Metadata(reduce_fx=getattr(torch, saved["reduce_fx"]), **saved["meta"])
+    meta = _Metadata(reduce_fx=getattr(builtins if saved["builtin"] else torch, saved["reduce_fx"]), **saved["meta"])
     should, rank_zero_only, op = saved["sync"]
     # the function must be the strategy's own: the metadata is compared with that of the next self.log
     meta.sync = _Sync(_should=should, fn=reduce, rank_zero_only=rank_zero_only, _op=op)

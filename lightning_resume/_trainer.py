@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,12 +23,15 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource, _request_dataloader
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_resume._loaders import TrainLoaders, attach
 from lightning_resume._results import apply_connector, apply_results, capture_connector, capture_results
+from resume_core.capture.generators import apply_generators, capture_generators, find_generators
 from resume_core.capture.gradients import apply_gradients, capture_gradients
 from resume_core.capture.modules import apply_modules, capture_modules
 from resume_core.capture.optimizer import place_optimizer_state
+from resume_core.capture.plain import plain
 from resume_core.capture.rng import apply_rng, capture_rng, derive, preserved_rng, seed_rng
 from resume_core.capture.runconfig import (
     describe_environment,
@@ -37,10 +41,13 @@ from resume_core.capture.runconfig import (
     describe_optimizers,
     describe_schedulers,
 )
+from resume_core.errors import UnsupportedStateError
 from resume_core.state import Fact, Progress, State
 
 __all__ = ["TrainerAdapter"]
 
+_FRAMEWORKS = ("lightning.", "pytorch_lightning.", "lightning_resume.")
+_BACK_REFERENCES = ("trainer", "_trainer", "_fabric")
 _LOADER_HOOKS = 101  # the word that the random stream of train_dataloader() is derived with
 _VALIDATION_SLOTS = 1000
 _CHECKPOINT_FIELDS = (
@@ -71,6 +78,8 @@ class TrainerAdapter:
         self._restored: State | None = None
         self._max_steps: int | None = None
         self._loaders = TrainLoaders(key=0, epoch=lambda: int(self._fit.epoch_progress.current.processed))
+        self._generators: tuple[Any, ...] = ()
+        self._shapes: dict[str, torch.Size] = {}
         self._peeked: Any = None
         self._validation: list[Any] = []
         self.model_checkpoint_s: float | None = None
@@ -155,6 +164,14 @@ class TrainerAdapter:
         return int(self.trainer.world_size)
 
     @property
+    def owners(self) -> dict[str, Any]:
+        """The objects of the user's that may keep something from one batch to the next, by name."""
+        callbacks = [c for c in self.trainer.callbacks if not type(c).__module__.startswith(_FRAMEWORKS)]
+        named = {type(callback).__name__: callback for callback in callbacks}
+        module, data = self.trainer.lightning_module, self.trainer.datamodule
+        return {"module": module} | ({} if data is None else {"datamodule": data}) | named
+
+    @property
     def train_loaders(self) -> list[Any]:
         """What ``fit`` was given, or its hook returned, flattened; known after `prepare`."""
         combined = self._peeked if isinstance(self._peeked, CombinedLoader) else CombinedLoader(self._peeked)
@@ -175,13 +192,15 @@ class TrainerAdapter:
         """Seed, loaders, optimizers, schedulers, model and Trainer arguments; see `resume_core.capture.describe`."""
         trainer, module = self.trainer, self.trainer.lightning_module
         facts = {"seed": self._seed, "world_size": Fact(self.world_size)}
-        facts |= {name: Fact(getattr(trainer, name, None)) for name in _TRAINER_FACTS}
-        facts |= {name: Fact(_plain(getattr(trainer, name, None)), "info") for name in _TRAINER_INFO}
+        facts |= {name: Fact(plain(getattr(trainer, name, None))) for name in _TRAINER_FACTS}
+        facts |= {name: Fact(plain(getattr(trainer, name, None)), "info") for name in _TRAINER_INFO}
         for place, loader in enumerate(self.train_loaders):
             facts |= describe_loader(loader, prefix=f"data.{place}")
         facts |= describe_optimizers(trainer.optimizers)
         facts |= describe_schedulers([config.scheduler for config in trainer.lr_scheduler_configs])
-        facts |= describe_model(trainer.strategy.lightning_module_state_dict())
+        weights = trainer.strategy.lightning_module_state_dict()
+        self._shapes = _shapes(weights)
+        facts |= describe_model(weights)
         facts |= describe_hparams(dict(module.hparams))
         return facts | describe_environment()
 
@@ -203,6 +222,7 @@ class TrainerAdapter:
         with preserved_rng():  # on_save_checkpoint hooks may draw
             checkpoint = self.trainer._checkpoint_connector.dump_checkpoint(False)
         model = checkpoint.pop("state_dict")
+        self._refuse_new_shapes(model)
         info = {name: checkpoint.pop(name) for name in _hparam_keys(self.trainer) if name in checkpoint}
         rank = {
             "rng": rng,
@@ -210,6 +230,7 @@ class TrainerAdapter:
             "results": capture_results(self._epoch._results),
             "modules": capture_modules(module),
             "gradients": self._open_gradients(),
+            "generators": capture_generators(self._generators),
         }
         return State(
             model=model, training={"checkpoint": checkpoint, "trainer": self._trainer_state()}, rank=rank, info=info
@@ -219,20 +240,55 @@ class TrainerAdapter:
         """Load modules and callbacks now; Lightning loads loops and optimizers next; the rest at the first fetch."""
         self._restored = state
         connector = self.trainer._checkpoint_connector
-        connector._loaded_checkpoint = {**state.training["checkpoint"], "state_dict": dict(state.model)}
+        connector._loaded_checkpoint = {
+            **state.training["checkpoint"],
+            **_hyper_parameters(self.trainer),  # for hooks that read them; those of this run, as nothing else changed
+            "state_dict": self._versioned(state.model),
+        }
         connector.restore_model()
         connector.restore_datamodule()
         connector.restore_callbacks()
         self._loaders.seek(state.rank["loaders"])
+        if self.trainer.reload_dataloaders_every_n_epochs:
+            self._ask_again(state.training["trainer"]["train_reload_epoch"])
         step = state.training["checkpoint"]["global_step"]
         if self._epoch.max_steps != -1 and step >= self._epoch.max_steps:
             # FitLoop.skip would end the run before the hooks at this epoch's end; put back when the epoch loop runs
             self._max_steps, self._epoch.max_steps = self._epoch.max_steps, step + 1
 
+    def _versioned(self, weights: Mapping[str, torch.Tensor]) -> OrderedDict[str, torch.Tensor]:
+        """With the versions of the modules, without which some convert the weights as if from an old release."""
+        versioned = OrderedDict(weights)
+        versioned._metadata = getattr(self.trainer.lightning_module.state_dict(), "_metadata", {})  # type: ignore[attr-defined]
+        return versioned
+
+    def _ask_again(self, epoch: float) -> None:
+        """Ask for the train loaders as of the epoch that the run had asked for them in."""
+        progress = self._fit.epoch_progress.current
+        current, progress.completed = progress.completed, max(int(epoch), 0)
+        self._peeked = None
+        try:
+            self.prepare(self._loaders.key)
+        finally:
+            progress.completed = current
+
+    def _refuse_new_shapes(self, weights: Mapping[str, torch.Tensor]) -> None:
+        changed = {name for name, shape in _shapes(weights).items() if self._shapes.get(name, shape) != shape}
+        changed |= weights.keys() ^ self._shapes.keys()
+        if changed:
+            name = min(changed)
+            raise UnsupportedStateError(
+                f"model.{name} has appeared, gone or changed its shape since training began, so a new process could "
+                "not load it; give buffers their final shape in __init__, or keep them out with persistent=False",
+                path=f"model.{name}",
+            )
+
     def _trainer_state(self) -> dict[str, Any]:
         checkpoints = [callback for callback in self.trainer.callbacks if isinstance(callback, ModelCheckpoint)]
         return {
             "should_stop": self.trainer.should_stop,
+            "accumulate_grad_batches": self.trainer.accumulate_grad_batches,
+            "batches_that_stepped": self._epoch._batches_that_stepped,
             "train_reload_epoch": self._fit._last_train_dl_reload_epoch,
             "val_reload_epoch": self._epoch.val_loop._last_val_dl_reload_epoch,
             "connector": capture_connector(self.trainer._logger_connector),
@@ -242,10 +298,12 @@ class TrainerAdapter:
             ],
         }
 
-    def _open_gradients(self) -> dict[str, torch.Tensor]:
+    def _open_gradients(self) -> dict[str, torch.Tensor] | None:
+        """Gradients that something may still read; None when Lightning clears them before the next backward."""
         module = self.trainer.lightning_module
-        if module.automatic_optimization and not self._epoch._should_accumulate():
-            return {}  # cleared by Lightning before the next backward
+        looks = any(is_overridden(hook, module) for hook in ("optimizer_zero_grad", "on_before_zero_grad"))
+        if module.automatic_optimization and not self._epoch._should_accumulate() and not looks:
+            return None
         return capture_gradients(dict(module.named_parameters()))
 
     # ---- what the shadows do
@@ -289,12 +347,26 @@ class TrainerAdapter:
 
     def _run_start(self, plain: Callable[[Any], None], fetcher: Any, first_fetch: Callable[[Progress], None]) -> None:
         restored, self._restored = self._restored, None
+        if not self._generators:
+            # not through the Trainer, which is reached from everywhere and holds other objects in each attempt
+            parts = [
+                value for o in self.owners.values() for name, value in vars(o).items() if name not in _BACK_REFERENCES
+            ]
+            self._generators = find_generators(parts)
         if restored is not None:
             self._mend(restored)
         plain(fetcher)
+        self._loaders.count_from(int(self._epoch.batch_progress.current.completed))
         if restored is not None:
+            self._restore_generators(restored.rank["generators"])
             apply_rng(restored.rank["rng"])
         first_fetch(self.progress())
+
+    def _restore_generators(self, saved: list[Any]) -> None:
+        try:
+            apply_generators(self._generators, saved)
+        except ValueError as error:
+            warnings.warn(f"random generators of the module or of callbacks are not restored: {error}", stacklevel=2)
 
     def _mend(self, state: State) -> None:
         """What Lightning neither saves nor restores, at the last moment before the first batch."""
@@ -307,12 +379,14 @@ class TrainerAdapter:
         self._epoch.val_loop.reset_restart_stage()
         apply_modules(module, state.rank["modules"])
         apply_results(self._epoch._results, state.rank["results"], module, trainer.strategy.reduce)
-        if state.rank["gradients"]:
+        if state.rank["gradients"] is not None:
             apply_gradients(dict(module.named_parameters()), state.rank["gradients"])
         self._apply_trainer_state(state.training["trainer"])
 
     def _apply_trainer_state(self, saved: Mapping[str, Any]) -> None:
         self.trainer.should_stop = saved["should_stop"]
+        self.trainer.accumulate_grad_batches = saved["accumulate_grad_batches"]
+        self._epoch._batches_that_stepped = saved["batches_that_stepped"]
         self._fit._last_train_dl_reload_epoch = saved["train_reload_epoch"]
         self._epoch.val_loop._last_val_dl_reload_epoch = saved["val_reload_epoch"]
         apply_connector(self.trainer._logger_connector, saved["connector"])
@@ -331,7 +405,8 @@ class TrainerAdapter:
             return
         self._validation = attach(combined.flattened, key=self._loaders.key, first_slot=_VALIDATION_SLOTS)
         for handle in filter(None, self._validation):
-            handle.key = self._loaders.key
+            if self._loaders.holds(handle):
+                continue  # one loader for both: training decides where it stands
             handle.begin(int(self._epoch.batch_progress.total.completed))
 
     def _validate(self, plain: Callable[[], Any]) -> Any:
@@ -345,14 +420,21 @@ class TrainerAdapter:
         return result
 
 
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+def _shapes(weights: Mapping[str, Any]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in weights.items() if isinstance(value, torch.Tensor)}
+
+
+def _with_hparams(trainer: Any) -> Iterator[Any]:
+    yield from (owner for owner in (trainer.lightning_module, trainer.datamodule) if owner is not None)
 
 
 def _hparam_keys(trainer: Any) -> Iterator[str]:
     """The keys of a Lightning checkpoint that hold hyper-parameters: kept for people, never restored."""
-    for owner in (trainer.lightning_module, trainer.datamodule):
-        if owner is not None:
-            yield owner.CHECKPOINT_HYPER_PARAMS_KEY
-            yield owner.CHECKPOINT_HYPER_PARAMS_NAME
-            yield owner.CHECKPOINT_HYPER_PARAMS_TYPE
+    for owner in _with_hparams(trainer):
+        yield owner.CHECKPOINT_HYPER_PARAMS_KEY
+        yield owner.CHECKPOINT_HYPER_PARAMS_NAME
+        yield owner.CHECKPOINT_HYPER_PARAMS_TYPE
+
+
+def _hyper_parameters(trainer: Any) -> dict[str, Any]:
+    return {owner.CHECKPOINT_HYPER_PARAMS_KEY: dict(owner.hparams) for owner in _with_hparams(trainer) if owner.hparams}

@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_resume._probe import probe, refuse_unsupported
 from lightning_resume._trainer import TrainerAdapter
+from resume_core.capture.attributes import AttributeWatch
 from resume_core.capture.loader import loader_warnings
 from resume_core.capture.runconfig import seed_fact
+from resume_core.errors import ResumeError
 from resume_core.policy import Changes, Keep, SaveEvery
 from resume_core.session import Session, resume_mode
 
@@ -22,6 +25,8 @@ __all__ = ["ResumeCallback"]
 
 # below Lightning's own logger, so that messages show wherever Lightning's do
 _log = logging.getLogger("lightning.pytorch.exact_resume")
+_LOOK_AT_BATCH = 2  # of an epoch: early, and late enough for what is only made in the first one
+_MAX_NAMES = 10
 
 
 class ResumeCallback(Callback):
@@ -68,6 +73,7 @@ class ResumeCallback(Callback):
             "changes": changes,
             "storage_options": storage_options,
         }
+        self._watch: AttributeWatch | None = None
         self._session: Session | None = None
         self._adapter: TrainerAdapter | None = None
 
@@ -75,6 +81,8 @@ class ResumeCallback(Callback):
         """Take over the fit that is about to begin."""
         if stage != "fit" or trainer.fast_dev_run or resume_mode(self._options["resume"]) == "off":
             return
+        if sum(isinstance(callback, ResumeCallback) for callback in trainer.callbacks) > 1:
+            raise ResumeError("this Trainer has two ResumeCallbacks: one run has one directory, so keep one of them")
         probe(trainer)
         refuse_unsupported(trainer)
         seed = seed_fact(os.environ.get("PL_GLOBAL_SEED"), torch.initial_seed())
@@ -100,6 +108,31 @@ class ResumeCallback(Callback):
             return False
         _log.info("ckpt_path=%r is not loaded: the run goes on from its own checkpoint", path)
         return True
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Look at what user code keeps in plain attributes."""
+        if self._adapter is not None:
+            known = frozenset(vars(LightningModule())) | frozenset(vars(LightningDataModule()))
+            self._watch = AttributeWatch(_without_own_state(self._adapter.owners), known)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Look again early in an epoch."""
+        if batch_idx == _LOOK_AT_BATCH:
+            self._name_changes()
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Look again at the end of an epoch."""
+        self._name_changes()
+
+    def _name_changes(self) -> None:
+        names = self._watch.changed() if self._watch is not None else []
+        if names:
+            _log.warning(
+                "attributes that change during training and are in no state: %s. After a resume they are as in a new "
+                "run. Where that matters, keep them in a buffer, a torchmetrics.Metric, or in on_save_checkpoint and "
+                "on_load_checkpoint (state_dict and load_state_dict of a callback).",
+                ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else ""),
+            )
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Wait for the save in flight.
@@ -128,6 +161,7 @@ class ResumeCallback(Callback):
 
     def _uninstall(self) -> None:
         adapter, self._adapter = self._adapter, None
+        self._watch = None
         if adapter is not None:
             adapter.uninstall()
 
@@ -142,3 +176,14 @@ class ResumeCallback(Callback):
                 adapter.model_checkpoint_s,
                 session.blocked_s,
             )
+
+
+def _without_own_state(owners: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that do not save state of their own choosing: what that covers cannot be seen from outside."""
+    parents = {"module": LightningModule, "datamodule": LightningDataModule}
+    hooks = ("on_save_checkpoint", "state_dict")
+    return {
+        name: owner
+        for name, owner in owners.items()
+        if not any(is_overridden(hook, owner, parents.get(name, Callback)) for hook in hooks)
+    }

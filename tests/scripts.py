@@ -14,6 +14,7 @@ import lightning.pytorch as L
 import numpy as np
 import torch
 import torchmetrics
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.loggers.logger import Logger
 from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
@@ -54,6 +55,7 @@ class Net(L.LightningModule):
         width = job.options.get("width", 8)
         layers = [torch.nn.Linear(7, width), torch.nn.Dropout(0.5), torch.nn.Linear(width, 1)]
         self.layers = torch.nn.Sequential(*layers)
+        self.noise = np.random.default_rng(7)
         self.mean = torchmetrics.MeanMetric()
         self.unsaved = torchmetrics.MaxMetric()
         if job.options.get("manual"):
@@ -62,6 +64,12 @@ class Net(L.LightningModule):
     @property
     def num_batches_done(self) -> int:
         return self.trainer.fit_loop.epoch_loop.batch_progress.total.completed
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        return -1 if batch_idx == self.job.options.get("leave_at") else None
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
+        optimizer.zero_grad(set_to_none=not self.job.options.get("zeros"))
 
     def loss(self, batch: dict[str, Any]) -> torch.Tensor:
         return (self.layers(batch["x"]) - 1).pow(2).mean()
@@ -74,6 +82,9 @@ class Net(L.LightningModule):
             next(c for c in self.trainer.callbacks if isinstance(c, ResumeCallback))._session.wait()
         self.recorder.pause(done)
         loss = self.loss(batch)
+        if self.job.options.get("noise"):
+            loss = loss * float(self.noise.random())
+        self.log("total", loss, on_step=False, on_epoch=True, reduce_fx=sum, batch_size=len(batch["x"]))
         self.log("loss", loss, on_step=True, on_epoch=True, batch_size=len(batch["x"]))
         self.mean.update(loss.detach())
         self.log("mean", self.mean, on_step=False, on_epoch=True, batch_size=len(batch["x"]))
@@ -149,6 +160,19 @@ class RandomBatches:
         yield from (order[a:b] for a, b in itertools.pairwise([0, *cuts, self.num_samples]))
 
 
+class NumberedBatches(RandomBatches):
+    """Batches that depend on how often they were gone over, kept in a plain attribute."""
+
+    def __init__(self, num_samples: int) -> None:
+        super().__init__(num_samples)
+        self.num_passes = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.num_passes += 1
+        order = np.roll(np.arange(self.num_samples), self.num_passes).tolist()
+        yield from (order[i : i + 4] for i in range(0, self.num_samples, 4))
+
+
 class CountedBatches(RandomBatches):
     """The same, with a length."""
 
@@ -162,6 +186,8 @@ def train_loaders(job: harness.Job) -> Any:
     kind = job.options.get("loader", "shuffled")
     if kind == "batches":
         return DataLoader(data, batch_sampler=CountedBatches(job.num_samples), **common)
+    if kind == "numbered":
+        return DataLoader(data, batch_sampler=NumberedBatches(job.num_samples), **common)
     unsized = DataLoader(data, batch_sampler=RandomBatches(job.num_samples), **common)
     if kind == "unsized":
         return unsized
@@ -181,16 +207,18 @@ def loaders(job: harness.Job) -> tuple[Any, DataLoader]:
 
 
 def callbacks(job: harness.Job) -> list[L.Callback]:
+    others = [GradientAccumulationScheduler({0: 1, 1: 2, 2: 3})] if job.options.get("scheduled_windows") else []
     if not job.plugin:
-        return []
+        return others
     return [
+        *others,
         ResumeCallback(
             job.directory,
             resume=job.resume,
             save=SaveEvery(steps=job.save_steps, minutes=None if job.save_steps else 1e-9),
             keep=Keep(last=job.keep),
             changes=Changes(allow=job.allow, otherwise=job.otherwise),
-        )
+        ),
     ]
 
 

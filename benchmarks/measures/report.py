@@ -69,11 +69,15 @@ def machine() -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
-        "load_average": round(os.getloadavg()[0], 1),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         **versions,
     }
+
+
+def load_average() -> float:
+    """Of the last minute: above the number of cores, others were running and the figures are worth little."""
+    return round(os.getloadavg()[0], 1)
 
 
 def _cpu_model() -> str:
@@ -103,7 +107,8 @@ def _markdown(measures: list[Measure], about: dict[str, Any]) -> str:
     where = f"{about['cpu']}, {about['cores']} cores; Python {about['python']}, " + ", ".join(
         f"{name} {about[name]}" for name in PACKAGES
     )
-    lines = ["# What exact resume costs", "", f"`make bench`, {about['date']}, {where}.", ""]
+    load = f"Load average {about['load_before']} before and {about['load_after']} after the run."
+    lines = ["# What exact resume costs", "", f"`make bench`, {about['date']}, {where}. {load}", ""]
     lines += ["Medians of interleaved rounds, ours and the yardstick in turn. Rows without a bound only inform.", ""]
     lines += ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     section = ""

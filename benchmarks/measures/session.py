@@ -155,7 +155,8 @@ def measure(*, quick: bool) -> list[Measure]:
     session = [r["resumable"] - r["seeded"] for r in found]
     return [
         Measure(SECTION, "inside the shadows (direct)", "µs", [r["direct"] for r in found], BOUND_US),
-        Measure(SECTION, "fit with the callback - fit with the same seeded loader", "µs", session, BOUND_US),
+        # a difference of whole fits: it agrees with the row above, but its noise is larger than the bound
+        Measure(SECTION, "fit with the callback - fit with the same seeded loader", "µs", session),
         Measure(SECTION, "fit with the callback - plain fit", "µs", [r["resumable"] - r["plain"] for r in found]),
         Measure(SECTION, "a step of the plain fit", "µs", [r["plain"] for r in found]),
     ]

@@ -153,10 +153,15 @@ def _globals_used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             yield from ((f"{module.__name__}.{name}", members[name]) for name in names if name in members)
 
 
+def _is_installed(function: types.FunctionType) -> bool:
+    return any(folder in function.__code__.co_filename for folder in ("site-packages", "dist-packages"))
+
+
 def find_global_generators(root: Any) -> tuple[str, ...]:
-    """Names of module-level generators that the code of ``root`` uses, and the functions which that code calls.
+    """Names of module-level generators that the code of ``root`` uses, or the functions of the user's that it calls.
 
     They may be shared with the training loop, so reseeding them would move its draws; they are reported instead.
+    Functions of installed packages are not followed: theirs serve other ends, such as names of files.
 
     Returns:
         Names like ``"my_module.rng"``, sorted.
@@ -173,7 +178,7 @@ def find_global_generators(root: Any) -> tuple[str, ...]:
         for name, value in _globals_used(function):
             if isinstance(value, _KINDS) and id(value) not in shared:
                 names.add(name)
-            elif isinstance(value, types.FunctionType):
+            elif isinstance(value, types.FunctionType) and not _is_installed(value):
                 waiting.append(value)
     return tuple(sorted(names))
 
@@ -266,3 +271,43 @@ class OwnedStream:
     def _put(self, states: list[Any]) -> None:
         for generator, state in zip(self._generators, states, strict=True):
             _set_state(generator, state)
+
+
+def capture_generators(generators: Iterable[GeneratorLike]) -> list[Any]:
+    """The state of each generator, plain values and tensors only."""
+    return [_state_of(generator) for generator in generators]
+
+
+def _state_of(generator: GeneratorLike) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, random.Random):
+        version, words, gauss = generator.getstate()
+        return {"version": version, "words": torch.tensor(words, dtype=torch.int64), "gauss": gauss}
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    return generator.bit_generator.state
+
+
+def apply_generators(generators: Iterable[GeneratorLike], saved: Iterable[Any]) -> None:
+    """Put each generator back to what `capture_generators` saw.
+
+    Raises:
+        ValueError: there are more or fewer of them now, or one is of another kind.
+    """
+    for generator, state in zip(generators, saved, strict=True):
+        try:
+            _put_state(generator, state)
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise ValueError(f"a {type(generator).__name__} cannot take the state that was saved for it") from error
+
+
+def _put_state(generator: GeneratorLike, state: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    elif isinstance(generator, random.Random):
+        generator.setstate((state["version"], tuple(state["words"].tolist()), state["gauss"]))
+    elif isinstance(generator, np.random.RandomState):
+        generator.set_state(state)
+    else:
+        generator.bit_generator.state = state

@@ -11,54 +11,28 @@ once in it, each time a new *round*. The *position* counts the samples of a roun
 from __future__ import annotations
 
 import contextlib
-import warnings
 import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
 from resume_core.capture.generators import find_generators, find_global_generators
+from resume_core.capture.iterators import FetchIterator, LoaderIterator, Mark, Round
 from resume_core.capture.order import order, sampler_chain, sampler_salt
 from resume_core.capture.rng import derive, preserved_rng, seed_rng
 from resume_core.capture.seeding import DataGenerators, SeededCollate, Sent, seeded
 
 __all__ = ["LoaderIterator", "Mark", "ResumableLoader", "is_resumable", "loader_warnings"]
 
-_ORDER, _SAMPLES, _WORKERS = 1, 2, 3  # the three uses of an epoch's seed
-_KEEP = 8  # how many batches and rounds a training loop may lag behind what it was given
+_ORDER, _SAMPLES, _WORKERS, _OWN_CODE = 1, 2, 3, 4  # the uses of an epoch's seed
+_KEEP_ROUNDS = 64  # validations on the training loader are rounds of it too
 _HANDLE = "_exact_resume"
 
 
 def is_resumable(loader: object) -> bool:
     """Whether the position of ``loader`` can be set: any map-style `DataLoader`."""
     return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
-
-
-@dataclass(frozen=True)
-class Mark:
-    """How far an iterator had been used at some moment: ``num_batches`` of ``round`` of ``epoch``."""
-
-    epoch: int
-    round: int
-    num_batches: int
-
-
-@dataclass
-class _Round:
-    """One pass over the loader."""
-
-    epoch: int
-    round: int
-    num_batches: int = 0  # delivered, those before a resume included
-    positions: dict[int, int] = field(default_factory=lambda: {0: 0})  # batches -> samples consumed, the last few
-    begun: bool = False
-    attributes: Mapping[str, Any] | None = None  # plain ones of the samplers, before the first index is taken
-    later: Mapping[str, Any] | None = None  # and at the moment that is resumed at, while it has not been
-
-    def holds(self, mark: Mark) -> bool:
-        return (self.epoch, self.round) == (mark.epoch, mark.round) and mark.num_batches in self.positions
 
 
 class ResumableLoader:
@@ -79,11 +53,12 @@ class ResumableLoader:
         self._chain = sampler_chain(self._sampler)
         self.salt = next((salt for salt in map(sampler_salt, self._chain) if salt), 0)
         self._configured = _plain_attributes(self._chain)
-        self._queue: list[_Round] = []  # rounds that the next calls of iter() take
-        self._rounds: list[_Round] = []  # the last few
+        self._queue: list[Round] = []  # rounds that the next calls of iter() take
+        self._rounds: list[Round] = []  # the last few
         self._epoch = self._next_round = 0
-        self._live = _Round(0, 0)  # that of the iterator which is built or used now
-        self._building: _Round | None = None
+        self.live = Round(0, 0)  # that of the iterator which is built or used now
+        self._building: Round | None = None
+        self._in_own_code = False
         self._adopt()
 
     @property
@@ -129,6 +104,10 @@ class ResumableLoader:
         if self._queue and self._queue[0].epoch != epoch:
             self._set_attributes(self._queue[-1].later or {})
             self._queue.clear()
+        if self.live.later is not None and self.live.epoch != epoch:
+            # sought at the end of its epoch: nothing was asked for since, which would have set them
+            self._set_attributes(self.live.later)
+            self.live.later = None
 
     def state(self, mark: Mark) -> dict[str, Any]:
         """What brings a fresh loader to where an iterator of this one stood at ``mark``; plain values only.
@@ -139,7 +118,7 @@ class ResumableLoader:
         at = next((r for r in self._rounds if r.holds(mark)), None)
         if at is None:
             raise ValueError(f"loader {self.slot} keeps no position for {mark}")
-        now = self._changed(_plain_attributes(self._chain))
+        first, now = self._moved_attributes(at)
         return {
             "key": self.key,
             "salt": self.salt,
@@ -147,8 +126,8 @@ class ResumableLoader:
             "round": at.round,
             "num_batches": mark.num_batches,
             "position": at.positions[mark.num_batches],
-            "sampler": now if at.attributes is None else self._changed(at.attributes),
-            "sampler_later": now if at.later is None else dict(at.later),
+            "sampler": first,
+            "sampler_later": now,
         }
 
     def seek(self, state: Mapping[str, Any]) -> None:
@@ -157,18 +136,22 @@ class ResumableLoader:
         Called once for each iterator that was live: a loader may be used in two places at once.
         """
         self.key, self.salt = state["key"], state["salt"]
-        at = _Round(state["epoch"], state["round"], state["num_batches"], {state["num_batches"]: state["position"]})
+        at = Round(state["epoch"], state["round"], state["num_batches"], {state["num_batches"]: state["position"]})
         at.attributes, at.later = state["sampler"], state["sampler_later"]
         self._queue.append(at)
 
-    def _changed(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Those that moved since the loader was adopted, and a DistributedSampler's seed."""
-        plain = self._configured
-        return {
-            name: value
-            for name, value in attributes.items()
-            if name.endswith(".seed") or name not in plain or plain[name] != value
+    def _moved_attributes(self, at: Round) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Those of samplers that moved since the loader was adopted, and a seed: at the round's start, and now."""
+        if at.attributes is not None and at.later is not None:
+            return dict(at.attributes), dict(at.later)
+        plain, now = self._configured, _plain_attributes(self._chain)
+        first = now if at.attributes is None else at.attributes
+        moved = {
+            name
+            for name in now.keys() & first.keys()
+            if name.endswith(".seed") or name not in plain or not plain[name] == first[name] == now[name]
         }
+        return {name: first[name] for name in sorted(moved)}, {name: now[name] for name in sorted(moved)}
 
     def _set_attributes(self, attributes: Mapping[str, Any]) -> None:
         for name, value in attributes.items():
@@ -178,45 +161,65 @@ class ResumableLoader:
 
     # ---- building an iterator
 
-    def _seed(self, use: int, at: _Round) -> int:
+    def _seed(self, use: int, at: Round) -> int:
         return derive(self.key, self.slot, at.epoch, at.round, use)
 
     def iterate(self, cls: type[DataLoader[Any]]) -> Iterator[Any]:
         """An iterator over what is left of the round, as ``cls.__iter__`` makes it."""
-        at = self._live = self._take_next()
+        at = self.live = self._take_next()
         for sampler in self._chain:
             if callable(getattr(sampler, "set_epoch", None)):
                 sampler.set_epoch(at.epoch)
-        with preserved_rng():
+        with self.own_code(at):
             inner = cls.__iter__(self.loader)
-        return LoaderIterator(inner, self, at)
+        own_code = cls.__iter__ is not DataLoader.__iter__
+        return LoaderIterator(inner, self, at, name=cls.__name__, own_code=own_code)
+
+    @contextlib.contextmanager
+    def own_code(self, at: Round) -> Iterator[None]:
+        """A block for an ``__iter__`` of the user's: what it draws is seeded, and the training RNG kept out of it."""
+        with preserved_rng():
+            self._in_own_code = True
+            try:
+                self._seed_own_code(at)
+                yield
+            finally:
+                self._in_own_code = False
+
+    def _seed_own_code(self, at: Round) -> None:
+        """For what is drawn before the data is gone over, then for each batch."""
+        seed = self._seed(_OWN_CODE, at)
+        if self._in_own_code:
+            seed_rng(derive(seed, at.num_batches) if at.begun else seed)
 
     def build(self, cls: type[DataLoader[Any]]) -> Any:
         """The iterator of torch that ``cls.__iter__`` asks for."""
-        self._building = self._claim()
+        at = self._building = self._claim()
         try:
-            with preserved_rng(), self._prepared(self._building):
-                return cls._get_iterator(self.loader)
+            with preserved_rng(), self._prepared(at):
+                inner = cls._get_iterator(self.loader)
         finally:
             self._building = None
+        self._seed_own_code(at)
+        return FetchIterator(inner) if self.loader.num_workers == 0 else inner
 
-    def _take_next(self) -> _Round:
-        at = self._queue.pop(0) if self._queue else _Round(self._epoch, self._next_round)
+    def _take_next(self) -> Round:
+        at = self._queue.pop(0) if self._queue else Round(self._epoch, self._next_round)
         if at.epoch != self._epoch:
             self._epoch, self._next_round = at.epoch, 0
         self._next_round = max(self._next_round, at.round + 1)
-        self._rounds = [*self._rounds[1 - _KEEP :], at]
+        self._rounds = [*self._rounds[1 - _KEEP_ROUNDS :], at]
         return at
 
-    def _claim(self) -> _Round:
+    def _claim(self) -> Round:
         """The live round, or the next if an iterator has that: an ``__iter__`` may go over the data more than once."""
-        if self._live.begun:
-            self._live = self._take_next()
-        self._live.begun = True
-        return self._live
+        if self.live.begun:
+            self.live = self._take_next()
+        self.live.begun = True
+        return self.live
 
     @contextlib.contextmanager
-    def _prepared(self, at: _Round) -> Iterator[None]:
+    def _prepared(self, at: Round) -> Iterator[None]:
         """While an iterator is built: seeded indices, base seed and collate function in place of the plain ones."""
         attributes, generator = self.loader.__dict__, self.loader.generator
         name = "sampler" if self.loader.batch_sampler is None else "batch_sampler"
@@ -243,9 +246,12 @@ class ResumableLoader:
         """Seeded indices of the live round from its start on; with automatic batching, batches of them."""
         loader = self.loader
         data = DataGenerators(loader.dataset) if loader.num_workers == 0 else None
-        return self._indices(self._building or self._claim(), loader.batch_sampler is None, data)
+        at = self._building or self._claim()
+        if self._building is None:  # of workers that were there already
+            self._seed_own_code(at)
+        return self._indices(at, loader.batch_sampler is None, data)
 
-    def _indices(self, at: _Round, single: bool, data: DataGenerators | None) -> Iterator[Any]:
+    def _indices(self, at: Round, single: bool, data: DataGenerators | None) -> Iterator[Any]:
         seed, number, position = self._seed(_SAMPLES, at), at.num_batches, at.positions[at.num_batches]
         if at.attributes is not None:
             self._set_attributes(at.attributes)
@@ -259,7 +265,7 @@ class ResumableLoader:
             yield Sent(unit, seed, position, single) if data is None else seeded(unit, seed, position, single, data)
             position += size
 
-    def _catch_up(self, at: _Round, start: int) -> None:
+    def _catch_up(self, at: Round, start: int) -> None:
         """Give the samplers' attributes what others, not their own iteration, did to them in the skipped part."""
         later, at.later = at.later, None
         if later and start and at.attributes is not None:
@@ -309,55 +315,6 @@ class _Indices:
 
     def __len__(self) -> int:
         return len(self._handle._sampler)
-
-
-class LoaderIterator:
-    """The loader's iterator, with what it has delivered counted and the training RNG kept out of its draws."""
-
-    def __init__(self, inner: Iterator[Any], handle: ResumableLoader, at: _Round) -> None:
-        self._inner = inner
-        self._handle = handle
-        self._at = at
-        self._in_process = handle.loader.num_workers == 0
-        self._is_known = True
-
-    @property
-    def mark(self) -> Mark | None:
-        """How far it has been used; None when the loader's own ``__iter__`` hides that."""
-        return Mark(self._at.epoch, self._at.round, self._at.num_batches) if self._is_known else None
-
-    def __iter__(self) -> LoaderIterator:
-        return self
-
-    def __next__(self) -> Any:
-        self._handle._live = self._at
-        if self._in_process:
-            with preserved_rng():
-                batch = next(self._inner)
-        else:
-            batch = next(self._inner)
-        at = self._at = self._handle._live  # the loader's own __iter__ may have gone on to another round
-        at.num_batches += 1
-        at.positions.pop(at.num_batches - _KEEP, None)
-        if at.num_batches not in at.positions and self._is_known:
-            self._lose_count()
-        return batch
-
-    def _lose_count(self) -> None:
-        self._is_known = False
-        warnings.warn(
-            f"{type(self._handle.loader).__name__}.__iter__ yields batches that DataLoader's own iterator did not "
-            "fetch for it: after a resume this loader starts from its beginning, with other random draws",
-            stacklevel=3,
-        )
-
-    def __len__(self) -> int:
-        return len(self._inner)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_inner":
-            raise AttributeError(name)
-        return getattr(self._inner, name)
 
 
 def _plain_attributes(chain: tuple[Any, ...]) -> dict[str, Any]:

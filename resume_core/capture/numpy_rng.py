@@ -2,16 +2,15 @@
 
 ``get_state`` and ``set_state`` cost about 50 µs each, twice a batch where the data is loaded in the training process.
 NumPy documents the address of a bit generator's state (``BitGenerator.ctypes``), so the 2,500 bytes of an MT19937 can
-be compared and copied directly. What lies outside them is the second half of a pair of Gaussian draws, kept by
-``RandomState``: it can only appear together with a draw, which changes the bytes, so a state whose bytes are those of
-a saved state without a pending Gaussian *is* that state (but for one put together by hand: the words of the saved
-state, and a Gaussian). Everything else takes the slow, public way, and so does all of it when the layout is not the
-one expected.
+be copied directly. What lies outside them is the second half of a pair of Gaussian draws, kept by ``RandomState``. A
+draw tells whether there is one: it comes back and the bytes do not move, or else a new pair moves them, and they are
+put back. Other generators take the slow, public way, and so do all of them when the layout is not the one expected.
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,11 +22,11 @@ _STRUCT_BYTES = _WORDS_BYTES + ctypes.sizeof(ctypes.c_int)
 
 
 class NumpyState(NamedTuple):
-    """One saved state: of which bit generator, as `numpy.random.get_state` gives it, and its bytes if an MT19937."""
+    """One saved state: the words of an MT19937, or else what `numpy.random.get_state` gives."""
 
     generator: Any
-    state: dict[str, Any]
     raw: bytes | None
+    state: dict[str, Any] | None
 
 
 def _bit_generator() -> Any:
@@ -45,7 +44,7 @@ def _probe_layout() -> bool:
         probe.random_raw(3)
         raw = ctypes.string_at(int(probe.ctypes.state_address), _STRUCT_BYTES)
         expected = probe.state["state"]
-        position = int.from_bytes(raw[_WORDS_BYTES:], "little")
+        position = int.from_bytes(raw[_WORDS_BYTES:], sys.byteorder)
         return (
             bool((np.frombuffer(raw[:_WORDS_BYTES], np.uint32) == expected["key"]).all())
             and position == expected["pos"]
@@ -55,38 +54,55 @@ def _probe_layout() -> bool:
 
 
 _LAYOUT_KNOWN = _probe_layout()
-_last: NumpyState | None = None
 
 
-def _is_plainly(raw: bytes, saved: NumpyState) -> bool:
-    return raw == saved.raw and not saved.state["has_gauss"]
+def _take_pending(address: int) -> float | None:
+    """The pending Gaussian, which is gone then; the words may move."""
+    position = ctypes.c_int.from_address(address + _WORDS_BYTES)
+    before = position.value
+    value = float(np.random.standard_normal())
+    if position.value == before:
+        return value
+    np.random.standard_normal()  # the second of the new pair
+    return None
+
+
+def _full_state(raw: bytes, gauss: float) -> dict[str, Any]:
+    words = {
+        "key": np.frombuffer(raw[:_WORDS_BYTES], np.uint32),
+        "pos": int.from_bytes(raw[_WORDS_BYTES:], sys.byteorder),
+    }
+    return {"bit_generator": "MT19937", "state": words, "has_gauss": 1, "gauss": gauss}
 
 
 def save_numpy() -> NumpyState:
-    """The state of NumPy's global generator. Nothing is drawn."""
-    global _last
+    """The state of NumPy's global generator, which stays as it is."""
     generator = _bit_generator()
     address = _address(generator)
-    raw = None if address is None else ctypes.string_at(address, _STRUCT_BYTES)
-    if _last is not None and raw is not None and _last.generator is generator and _is_plainly(raw, _last):
-        return _last
-    saved = NumpyState(generator, np.random.get_state(legacy=False), raw)
-    _last = saved
+    if address is None:
+        return NumpyState(generator, None, np.random.get_state(legacy=False))
+    raw = ctypes.string_at(address, _STRUCT_BYTES)
+    pending = _take_pending(address)
+    saved = NumpyState(generator, raw, None if pending is None else _full_state(raw, pending))
+    _write(saved, address)
     return saved
 
 
 def put_back_numpy(saved: NumpyState) -> None:
     """Put NumPy's global generator back to ``saved``."""
-    global _last
     if _bit_generator() is not saved.generator:
         np.random.mtrand.set_bit_generator(saved.generator)
     address = _address(saved.generator)
-    if address is None or saved.raw is None or saved.state["has_gauss"]:
+    if address is not None:
+        _take_pending(address)
+    _write(saved, address)
+
+
+def _write(saved: NumpyState, address: int | None) -> None:
+    if saved.state is not None:
         np.random.set_state(saved.state)
-        return
-    np.random.seed(0)  # drops a pending Gaussian, which the bytes below do not hold
-    ctypes.memmove(address, saved.raw, _STRUCT_BYTES)
-    _last = saved
+    elif address is not None and saved.raw is not None:
+        ctypes.memmove(address, saved.raw, _STRUCT_BYTES)
 
 
 def seed_numpy(seed: int) -> None:

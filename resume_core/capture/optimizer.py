@@ -22,7 +22,7 @@ def place_optimizer_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, 
         saved: as ``Optimizer.state_dict`` gave it: state by position of the parameter over all groups.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for place, values in saved["state"].items():
+    for place, values in saved.get("state", {}).items():
         current = optimizer.state.get(parameters[int(place)]) if int(place) < len(parameters) else None
         if current is None:
             continue

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import (
     BatchSampler,
+    DistributedSampler,
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
@@ -41,7 +42,8 @@ def sampler_chain(sampler: Any) -> tuple[Any, ...]:
     while sampler is not None and all(sampler is not known for known in chain):
         chain.append(sampler)
         attributes = getattr(sampler, "__dict__", {})
-        sampler = attributes.get("batch_sampler") or attributes.get("sampler")
+        inner = attributes.get("batch_sampler")
+        sampler = attributes.get("sampler") if inner is None else inner
         if not hasattr(sampler, "__iter__"):
             break
     return tuple(chain)
@@ -69,6 +71,8 @@ def sequence(sampler: Any, seed: int) -> Sequence[int] | None:
     """
     if type(sampler) is SequentialSampler:
         return range(len(sampler.data_source))
+    if type(sampler) is DistributedSampler:
+        return list(sampler)  # by its own seed and epoch alone
     if type(sampler) not in _DRAWING:
         return None
     generator = torch.Generator().manual_seed(seed >> 1)

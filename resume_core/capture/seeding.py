@@ -42,7 +42,7 @@ class DataGenerators:
         # Hugging Face goes over the indices three times and transforms the batch as one: seeds in between cost more
         # than the read and could not be used
         self.transforms_batches = isinstance(dataset, getattr(sys.modules.get("datasets"), "Dataset", ()))
-        self._settled = False
+        self._num_fetches = 0
 
     def seed(self, seed: int) -> None:
         """Seed them and the global ones."""
@@ -50,19 +50,18 @@ class DataGenerators:
         if self.found:
             seed_generators(self.found, seed)
 
-    def settle(self) -> None:
-        """Search once more behind the first batch: some datasets make their generators when they are first read."""
-        if self._settled:
+    def search_again(self) -> None:
+        """For the second fetch, search once more: some datasets make their generators when they are first read."""
+        self._num_fetches += 1
+        if self._num_fetches != 2:
             return
-        self._settled = True
-        found = find_generators(self.dataset)
-        if len(found) > len(self.found):
+        before, self.found = self.found, find_generators(self.dataset)
+        if len(self.found) > len(before):
             warnings.warn(
-                f"{type(self.dataset).__name__} makes random generators while it is read: the first batch after a "
-                "resume will differ; make them in its __init__ instead",
+                f"{type(self.dataset).__name__} makes random generators while it is read: what they draw for the first "
+                "batch after a resume will differ; make them in its __init__ instead",
                 stacklevel=2,
             )
-        self.found = found
 
 
 def deliver(seed: int, position: int, generators: DataGenerators) -> None:
@@ -98,7 +97,6 @@ class SeededBatch(list[Any]):
         for position, index in enumerate(super().__iter__(), self.position):
             seed_all(derive(seed, position))
             yield index
-        self.generators.settle()
         _collate_seed = derive(seed, self.position, _COLLATE)
         seed_all(_collate_seed)
 
@@ -116,6 +114,7 @@ def seeded(unit: Any, seed: int, position: int, single: bool, data: DataGenerato
         single: whether ``unit`` is one index (``batch_size=None``).
         data: the generators of the dataset.
     """
+    data.search_again()
     if single or data.takes_batches:
         deliver(seed, position, data)
     # a batch that is no list is seeded as a whole: __getitems__ must see it as it is

@@ -115,7 +115,8 @@ class Stager:
         *offsets, size_bytes = _page_offsets([layout.size_bytes for layout in layouts])
         if size_bytes > self._arena.size_bytes:
             self._memory, self._placed = _NO_MEMORY, {}  # they would hold the old memory while the new is taken
-            self._arena.reserve(size_bytes)
+            # room for what grows a little with each save, so that the memory is not taken anew each time
+            self._arena.reserve(size_bytes + size_bytes // 20)
         if self._memory is not self._arena.tensor:  # grown, here or by another user of the arena
             self._memory, self._placed = self._arena.tensor, {}
         before, self._placed = self._placed, {}

@@ -308,6 +308,23 @@ class Relaying(DataLoader):
             yield {**batch, "scale": self.scale}
 
 
+class Mixing(DataLoader):
+    """Draws in its __iter__, before it goes over the data and for each batch."""
+
+    def __iter__(self) -> Iterator[Any]:
+        first = global_draws()
+        for batch in super().__iter__():
+            yield {**batch, "first": first, "mixed": global_draws()}
+
+
+class Scaling(DataLoader):
+    """Draws when its __iter__ is called."""
+
+    def __iter__(self) -> Iterator[Any]:
+        scale, batches = global_draws(), super().__iter__()
+        return ({**batch, "scale": scale} for batch in batches)
+
+
 class Ahead(DataLoader):
     """Fetches one batch ahead of what it yields, as loaders do that must know the last."""
 
@@ -441,6 +458,8 @@ KINDS: dict[str, Callable[..., DataLoader]] = {
     ),
     "relaying subclass": lambda **o: batched(Samples(), Relaying, shuffle=True, scale=2.0, **o),
     "mapping subclass": lambda **o: batched(Samples(), Mapping, shuffle=True, **o),
+    "mixing subclass": lambda **o: batched(Samples(), Mixing, shuffle=True, **o),
+    "scaling subclass": lambda **o: batched(Samples(), Scaling, shuffle=True, **o),
     "subclass that reads ahead": lambda **o: batched(Samples(), Ahead, sampler=GlobalSampler(), **o),
 }
 READS_ONCE = [  # each sample at most once an epoch, by a dataset that counts

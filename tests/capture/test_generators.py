@@ -11,7 +11,14 @@ import pytest
 import torch
 from loader_kinds import Collate, Compose, Jitter, Own, Samples, Transformed, hugging_face
 
-from resume_core.capture.generators import OwnedStream, find_generators, find_global_generators, seed_generators
+from resume_core.capture.generators import (
+    OwnedStream,
+    apply_generators,
+    capture_generators,
+    find_generators,
+    find_global_generators,
+    seed_generators,
+)
 
 MAKERS = {
     "pcg64": lambda: np.random.default_rng(),
@@ -394,3 +401,32 @@ def test_an_owned_stream_covers_the_global_generators():
     assert random.getstate() == state
     with OwnedStream(5, ()):
         assert random.random() == first
+
+
+@pytest.mark.parametrize("name", ["pcg", "mt", "state", "torch", "python"])
+def test_a_generators_state_comes_back_with_what_was_pending(name):
+    make = {
+        "pcg": lambda: np.random.default_rng(1),
+        "mt": lambda: np.random.Generator(np.random.MT19937(1)),
+        "state": lambda: np.random.RandomState(1),
+        "torch": lambda: torch.Generator().manual_seed(1),
+        "python": lambda: random.Random(1),
+    }[name]
+    draw = {
+        "torch": lambda g: torch.randn(3, generator=g).tolist(),
+        "python": lambda g: [g.gauss(0, 1), g.random()],
+    }.get(name, lambda g: g.standard_normal(3).tolist())
+    first = make()
+    draw(first)
+    saved = capture_generators([first])
+    expected = draw(first)
+    second = make()
+    apply_generators([second], saved)
+    assert draw(second) == expected
+
+
+def test_generators_that_do_not_fit_are_a_value_error():
+    with pytest.raises(ValueError, match="shorter"):
+        apply_generators([random.Random()], [])
+    with pytest.raises(ValueError, match="Generator"):
+        apply_generators([torch.Generator()], capture_generators([random.Random()]))

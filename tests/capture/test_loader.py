@@ -40,6 +40,7 @@ from resume_core.capture.loader import LoaderIterator, Mark, ResumableLoader, is
 module_rng = random.Random(0)
 WORKERS = [{}, {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}]
 each_workers = pytest.mark.parametrize("workers", WORKERS, ids=["no worker", "a worker", "persistent workers"])
+without_persistent_workers = pytest.mark.parametrize("workers", WORKERS[:2], ids=["no worker", "a worker"])
 
 
 def make(dataset=None, cls=DataLoader, *, key=2026, slot=0, **options):
@@ -197,7 +198,7 @@ class Failing(Samples):
         return sample
 
 
-@pytest.mark.parametrize("workers", WORKERS[:2], ids=["no worker", "a worker"])
+@without_persistent_workers
 def test_a_dataset_that_raises_leaves_the_training_rng_as_it_was(workers):
     loader, handle = make(Failing(), shuffle=False, **workers)
     handle.begin(0)
@@ -335,10 +336,8 @@ def test_without_begin_each_iterator_is_a_round_of_its_own():
 # ---- several iterators of a loader
 
 
-@each_workers
+@without_persistent_workers
 def test_two_iterators_in_turn_are_two_rounds(workers):
-    if workers.get("persistent_workers"):
-        pytest.skip("persistent workers serve one iterator")
     loader, handle = make()
     handle.begin(0)
     expected = [list(loader), list(loader)]
@@ -431,6 +430,28 @@ def test_what_others_change_on_a_sampler_lasts_over_a_resume():
     assert epoch_of(loader, handle, 2) == last
 
 
+class Forever(CountingSampler):
+    def __len__(self):
+        raise TypeError("it never ends")
+
+    def __iter__(self):
+        while True:
+            yield random.randrange(NUM_SAMPLES)
+
+
+def test_a_sampler_without_an_end_is_resumed():
+    def take(loader, handle, number):
+        handle.begin(0)
+        iterator = iter(loader)
+        return list(itertools.islice(iterator, number)), iterator
+
+    expected, _ = take(*make(sampler=Forever(), shuffle=False), 9)
+    loader, handle = make(sampler=Forever(), shuffle=False)
+    _, iterator = take(loader, handle, 4)
+    other = resumed(handle.state(iterator.mark), sampler=Forever(), shuffle=False)
+    assert take(*other, 5)[0] == expected[4:]
+
+
 def test_the_epoch_is_set_on_every_sampler():
     class Batches(BatchSampler):
         def set_epoch(self, epoch):
@@ -474,10 +495,8 @@ def test_an_iterator_has_what_the_plain_one_has():
         next(iterator)
 
 
-@each_workers
+@without_persistent_workers
 def test_an_iterator_outlives_its_loader(workers):
-    if workers.get("persistent_workers"):
-        pytest.skip("they end with the loader")
     loader, handle = make(**workers)
     handle.begin(0)
     iterator = iter(loader)
@@ -508,6 +527,15 @@ def test_a_loader_that_goes_over_its_data_again_and_again_is_resumed(cut, worker
     loader, other = resumed(handle.state(iterator.mark), cls=Endless, **workers)
     other.begin(0)
     assert take(loader, 16 - cut)[0] == expected[cut:]
+
+
+def test_an_iterator_that_is_asked_for_elsewhere_draws_nothing():
+    loader, handle = make()
+    handle.begin(0)
+    before = rng_fingerprint()
+    loader._get_iterator()
+    DataLoader.__iter__(loader)
+    assert rng_fingerprint() == before
 
 
 class Hoarding(DataLoader):

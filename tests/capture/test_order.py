@@ -68,6 +68,15 @@ def test_a_sequential_sampler_needs_no_seed():
     assert len(sequence(SequentialSampler(range(10**12)), 1)) == 10**12  # nothing is materialised
 
 
+def test_a_distributed_sampler_goes_by_its_own_seed_and_epoch():
+    sampler = DistributedSampler(range(SIZE), 3, 1, seed=4)
+    sampler.set_epoch(6)
+    scramble(1)
+    before = rng_fingerprint()
+    assert sequence(sampler, 1) == sequence(sampler, 2) == list(sampler)
+    assert rng_fingerprint() == before
+
+
 @pytest.mark.parametrize("kind", [RandomSampler, SequentialSampler, SubsetRandomSampler])
 def test_a_subclass_is_left_to_itself(kind):
     class Own(kind):
@@ -104,18 +113,28 @@ class Wrapping:
 def test_a_chain_goes_from_the_outermost_sampler_inwards():
     inner = RandomSampler(range(9))
     batches = BatchSampler(inner, 2, False)
-    outer = Wrapping(batch_sampler=batches)
+    outer = Wrapping(batch_sampler=batches, sampler=None)
     assert sampler_chain(outer) == (outer, batches, inner)
 
 
 def test_a_chain_ends_at_what_is_no_sampler_and_at_a_cycle():
-    odd = Wrapping(sampler=3)
+    odd = Wrapping(sampler=3, batch_sampler=None)
     assert sampler_chain(odd) == (odd,)
     cycle = Wrapping()
     cycle.sampler = cycle
     assert sampler_chain(cycle) == (cycle,)
     assert sampler_chain([[1], [2]]) == ([[1], [2]],)
     assert sampler_chain(None) == ()
+
+
+def test_a_chain_asks_no_sampler_how_long_it_is():
+    class Endless(GlobalSampler):
+        def __len__(self):
+            raise TypeError("it never ends")
+
+    inner = Endless()
+    outer = Wrapping(sampler=inner)
+    assert sampler_chain(outer) == (outer, inner)
 
 
 def test_the_salt_is_the_initial_seed_of_a_generator_of_the_users():

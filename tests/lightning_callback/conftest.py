@@ -34,6 +34,7 @@ def fit(tmp_path, monkeypatch):
         made.fit(net, loader if loader is not None else make_loader(), ckpt_path=ckpt_path)
         return net, made
 
+    run.quiet, run.settle = QUIET | {"default_root_dir": str(tmp_path)}, Settle
     return run
 
 
