@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
 from resume_core.policy import SaveEvery
 from resume_core.state import Progress
 
-__all__ = ["Schedule"]
+__all__ = ["RETRY_S", "Schedule"]
+
+RETRY_S = 30.0
+"""After a failed save, seconds until the next try; a disk that is full for a moment must not use up all tries."""
 
 
 class Schedule:
@@ -26,15 +30,29 @@ class Schedule:
         self._clock = clock
         self._last_step = 0
         self._last_s = clock()
+        self._retry_at_s = math.inf
+        self._num_failed = 0
+
+    def failed(self) -> None:
+        """A save failed: try again in a while, longer after each failure, unless one is due before."""
+        self._num_failed += 1
+        self._retry_at_s = self._clock() + RETRY_S * self._num_failed
+
+    def succeeded(self) -> None:
+        """A save is committed."""
+        self._num_failed = 0
 
     def restart(self, progress: Progress) -> None:
         """A save was taken, or the run went on, at ``progress``: count from here."""
         self._last_step = progress.step
         self._last_s = self._clock()
+        self._retry_at_s = math.inf
 
     def due(self, progress: Progress) -> bool:
         """Whether a save should be taken as soon as it can."""
         steps, minutes = self._save.steps, self._save.minutes
+        if self._clock() >= self._retry_at_s:
+            return True
         if steps is not None and progress.step // steps > self._last_step // steps:
             return True
         return minutes is not None and self._clock() - self._last_s >= minutes * 60

@@ -188,10 +188,24 @@ class Session:
             self._begin_anew(seed)
             return None
         self._restored, state = found
+        self._warn_of_newer(self._restored.ref)
         self._key = self._restored.key
         self._framework.apply(state)
         restore_threads(self._restored.accepted, self._log)
         return self._restored
+
+    def _warn_of_newer(self, ref: CheckpointRef) -> None:
+        """A name that stays in a script brings every restart back to it."""
+        if self._resume in ("auto", "must"):
+            return
+        newest = next(iter(self._lineage.candidates()), None)
+        if newest is not None and newest.path != ref.path:
+            self._log.warning(
+                "resume=%r goes back to %s although %s is there; take the name out to go on from the newest one",
+                self._resume,
+                ref.path,
+                newest.path,
+            )
 
     def _begin_anew(self, seed: int | None) -> None:
         if self._resume == "must":
@@ -285,6 +299,7 @@ class Session:
         try:
             self._take(progress, "schedule")
         except (UnsupportedStateError, OSError) as error:
+            self._requested = False
             self._schedule.restart(progress)
             self._failed(error, progress.step, strict=False)
 
@@ -322,15 +337,16 @@ class Session:
         if isinstance(error, SupersededError):
             raise error
         if error is not None:
-            self._requested = True
             self._failed(error, self._in_flight, strict=strict)
         elif ended:
             self._health.committed = True
             self._health.num_failed_in_a_row = 0
+            self._schedule.succeeded()
 
     def _failed(self, error: BaseException, step: int, *, strict: bool) -> None:
         """Say that a save failed; raise when training should not go on like that."""
         self._health.num_failed_in_a_row += 1
+        self._schedule.failed()
         unprotected = not self._health.committed and self._restored is None
         kept = "no checkpoint exists yet" if unprotected else "older checkpoints are intact"
         message = f"the save at step {step} failed ({type(error).__name__}: {error}); {kept}"

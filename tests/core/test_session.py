@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from resume_core import Changes, ConfigChangedError, Keep, ResumeError, SaveEvery, SupersededError
 from resume_core.checkpointer import Pending
 from resume_core.errors import SaveFailedError, UnsupportedStateError
+from resume_core.schedule import RETRY_S
 from resume_core.session import Session, resume_mode
 from resume_core.state import Fact, Progress
 from resume_core.storage import Lineage, open_store
@@ -156,17 +158,27 @@ def test_state_that_stops_being_savable_is_a_failed_save_and_three_in_a_row_end_
         run.train(1)
 
 
-def test_a_failed_save_is_tried_again_at_the_next_boundary(directory, start, monkeypatch, caplog):
-    run = start(directory, save=SaveEvery(steps=3, minutes=None)).train(2)
-    run.session._writer.wait()
+def test_a_failed_save_is_tried_again_after_a_while_and_not_at_once(directory, start, monkeypatch, caplog):
+    run = start(directory, save=SaveEvery(steps=100, minutes=1)).train(2)
+    now_s = time.monotonic()
+    monkeypatch.setattr(run.session._schedule, "_clock", lambda: now_s)
     with monkeypatch.context() as full:
         full.setattr(Pending, "write", lambda *a, **k: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-        run.train(1)
-        run.session._writer.wait()
+        now_s += 60
+        run.train(5)
+    now_s += RETRY_S - 1
+    run.train(1)
+    now_s += 1
     run.train(1)
     run.session.end()
-    assert names(directory)[0] == "step-000000004"
+    assert names(directory) == ["step-000000009", "step-000000000"]
     assert len([r for r in caplog.records if "failed" in r.getMessage()]) == 1
+
+
+def test_a_name_that_goes_back_is_said_to_do_so(directory, start, caplog):
+    start(directory, save=EVERY).train(3).session.end()
+    start(directory, resume="attempt-0001/step-000000002").session.end()
+    assert any("goes back" in r.getMessage() for r in caplog.records)
 
 
 def test_an_error_that_ends_training_is_not_hidden_by_a_failed_save(directory, start, monkeypatch):
