@@ -29,8 +29,7 @@ class NumpyState(NamedTuple):
     state: dict[str, Any] | None
 
 
-def _bit_generator() -> Any:
-    return np.random.mtrand.get_bit_generator()
+_bit_generator = np.random.mtrand.get_bit_generator
 
 
 def _address(generator: Any) -> int | None:

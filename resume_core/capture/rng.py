@@ -12,7 +12,7 @@ import torch
 
 from resume_core.capture.numpy_rng import NumpyState, put_back_numpy, save_numpy, seed_numpy
 
-__all__ = ["Stream", "apply_rng", "capture_rng", "derive", "preserved_rng", "seed_rng"]
+__all__ = ["Stream", "apply_rng", "capture_rng", "derive", "extend", "preserved_rng", "seed_rng"]
 
 _MASK = (1 << 64) - 1
 _Saved = tuple[Any, NumpyState, torch.Tensor, Any]
@@ -32,11 +32,16 @@ def derive(*words: int) -> int:
     """
     value = 0
     for word in words:
-        value = ((value ^ (word & _MASK)) + 0x9E3779B97F4A7C15) & _MASK
-        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-        value ^= value >> 31
+        value = extend(value, word)
     return value
+
+
+def extend(value: int, word: int) -> int:
+    """``derive(*words, word)``, given ``derive(*words)``: one step, for what is done for each sample."""
+    value = ((value ^ (word & _MASK)) + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
 
 
 def seed_rng(seed: int) -> None:

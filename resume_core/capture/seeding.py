@@ -21,7 +21,7 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from resume_core.capture.generators import GeneratorLike, find_generators, seed_generators
-from resume_core.capture.rng import derive, seed_rng
+from resume_core.capture.rng import derive, extend, seed_rng
 
 __all__ = ["DataGenerators", "SeededBatch", "SeededCollate", "Sent", "deliver", "seeded"]
 
@@ -93,9 +93,9 @@ class SeededBatch(list[Any]):
         # a second pass over the same batch must not repeat the draws of the first
         seed = self.seed if self.num_passes == 0 else derive(self.seed, self.num_passes)
         self.num_passes += 1
-        seed_all = self.generators.seed
+        seed_all, of_epoch = self.generators.seed, derive(seed)
         for position, index in enumerate(super().__iter__(), self.position):
-            seed_all(derive(seed, position))
+            seed_all(extend(of_epoch, position))
             yield index
         _collate_seed = derive(seed, self.position, _COLLATE)
         seed_all(_collate_seed)
