@@ -202,7 +202,7 @@ def _seed_legacy(generator: np.random.RandomState, seed: int) -> None:
         generator.seed(seed & 0xFFFFFFFF)
     except TypeError:  # built over another kind than MT19937
         kind = getattr(np.random, generator.get_state(legacy=False)["bit_generator"])
-        generator.set_state({**kind(seed).state, "has_gauss": 0, "gauss": 0.0})
+        generator.set_state(kind(seed).state)  # without a pending Gaussian
 
 
 def _pcg64_state(seed: int) -> Any:

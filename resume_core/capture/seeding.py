@@ -5,8 +5,10 @@ a sampler hands to a fetcher do the seeding, so no dataset, collate function or 
 
 * a batch of indices is a list that reseeds before each index it yields: torch's fetcher iterates it and fetches each
   sample right after (`torch.utils.data._utils.fetch`);
-* when it crosses to a worker it reseeds once as it is unpickled, which torch does on the worker's main thread right
-  before the fetch; what uses the whole list at once (``__getitems__`` with a transform of the batch) draws from that.
+* a worker is sent the plain indices and makes that list as it unpickles them, which torch does on the worker's main
+  thread right before the fetch;
+* a single index, and whatever ``__getitems__`` draws before it goes over the list or without doing so, is seeded as
+  the fetch begins.
 
 The same draws follow with no worker, with fork, spawn and forkserver.
 """

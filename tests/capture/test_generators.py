@@ -261,7 +261,7 @@ def test_large_containers_hold_data_and_are_not_walked():
 
 
 def test_a_search_ends_in_a_graph_without_end():
-    chain = Thing(rng=make())
+    chain = Thing(rng=make(), far=make())
     for _ in range(50_000):
         chain = Thing(rng=chain.rng, inner=chain)
     wide = [[[[Thing() for _ in range(200)]] * 3 for _ in range(200)] for _ in range(3)]

@@ -72,8 +72,9 @@ def test_workers_change_nothing_before_or_after_an_interruption(kind, workers):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_batch_of_every_epoch_draws_something_else(kind):
-    drawn = [tuple(batch["batch"]) for batches in batches_of(kind) for batch in batches]
-    assert len(set(drawn)) == len(drawn)
+    for name in ("batch", "mixed"):
+        drawn = [tuple(batch[name]) for batches in batches_of(kind) for batch in batches if name in batch]
+        assert len(set(drawn)) == len(drawn)
 
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2}], ids=["no worker", "two workers"])

@@ -184,7 +184,7 @@ def test_a_list_state_does_not_grow_with_the_metric_after_a_capture_or_an_apply(
 def test_metrics_of_one_compute_group_do_not_update_one_tensor_twice():
     whole = Metrics()
     whole.feed(batches()[0])
-    saved = capture_modules(whole)
+    saved = copy.deepcopy(capture_modules(whole))
     states = [saved["metrics"][f"in_place.{name}"]["states"] for name in ("mse", "rmse")]
     assert states[0]["sum_squared_error"] is states[1]["sum_squared_error"]
     other = Metrics()

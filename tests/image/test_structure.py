@@ -424,7 +424,7 @@ def test_restored_tensors_are_writable_and_own_storages_of_their_own_size():
         math.inf,
         object(),
     ],
-    ids=repr,
+    ids=lambda structure: "object" if type(structure) is object else repr(structure),
 )
 def test_a_malformed_structure_is_a_corrupt_checkpoint(structure):
     with pytest.raises(CorruptCheckpointError, match=r"training\.json"):
