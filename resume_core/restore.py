@@ -77,7 +77,7 @@ class Restorer:
             try:
                 return self._read(ref)
             except (CorruptCheckpointError, CheckpointNotFoundError) as error:
-                self._log.warning("%s cannot be used, trying the one before it: %s", ref.path, error)
+                self._log.warning("%s cannot be used: %s", ref.path, error)
                 damage = error
         if damage is None:
             return None
@@ -91,17 +91,25 @@ class Restorer:
     def _read(self, ref: CheckpointRef) -> tuple[Restored, State]:
         manifest = read_manifest(self._checkpointer.store, ref)
         progress, key, saved = _header(manifest)
-        accepted = check(saved, self._describe(key), self._changes, path=ref.path, step=progress.step)
+        current = self._describe(key)
+        accepted = check(saved, current, self._changes, path=ref.path, step=progress.step)
+        self._warn_of_names({*saved, *current})
         state = self._checkpointer.read(ref, manifest)
         self._report(accepted)
         return Restored(manifest.ref, progress, key, accepted), state
+
+    def _warn_of_names(self, known: set[str]) -> None:
+        """A name that was misspelt would be found out only when it is needed."""
+        idle = [name for name in self._changes.allow if not any(Changes((name,)).accepts(fact) for fact in known)]
+        if idle:
+            self._log.warning("Changes(allow=...) names what no run has: %s", ", ".join(map(repr, idle)))
 
     def _report(self, accepted: Accepted) -> None:
         warned = 'the run differs from its checkpoint (Changes(otherwise="warn")):\n%s'
         for level, text, differences in (
             (logging.WARNING, warned, accepted.warned),
             (logging.INFO, "changes that were allowed:\n%s", accepted.allowed),
-            (logging.INFO, "differences that do not change the run:\n%s", accepted.info),
+            (logging.INFO, "other differences, for your information:\n%s", accepted.info),
         ):
             if differences:
                 self._log.log(level, text, table(differences))

@@ -64,7 +64,7 @@ def resume_mode(resume: str = "auto") -> str:
     mode = os.environ.get("EXACT_RESUME") or resume
     if not isinstance(mode, str) or not mode:
         raise ValueError(f'resume must be "auto", "must", "never" or the name of a checkpoint, got {mode!r}')
-    return mode
+    return mode.lower() if mode.lower() in ("auto", "must", "never", "off") else mode
 
 
 @dataclass
@@ -255,8 +255,10 @@ class Session:
         self._schedule.restart(progress)
         if restored is not None:
             self._announce(restored)
-        elif self._save.at_start:
-            self._take(progress, "start")
+        else:
+            self._log.info("a new run: %s in %s", self._attempt.name, self._store.url)
+            if self._save.at_start:
+                self._take(progress, "start")
         self._checked_at = progress.step
 
     def _announce(self, restored: Restored) -> None:

@@ -157,7 +157,11 @@ def _advice(refused: tuple[Difference, ...], changes: Changes) -> str:
     if names:
         allow = list(map(json.dumps, (*changes.allow, *_common(names))))
         listed = f"({allow[0]},)" if len(allow) == 1 else f"({', '.join(allow)})"
-        steps.append(f"or go on with the new {'values of the others' if mixed else 'ones'}: Changes(allow={listed})")
+        which = " of the others" if mixed else ""
+        steps.append(
+            f"or accept the differences{which}: Changes(allow={listed})\n"
+            "    (randomness and the settings of optimizers and schedulers go on as they were saved all the same)"
+        )
     steps.append("or start afresh in another directory")
     return "\n  - ".join(["What to do:", *steps])
 

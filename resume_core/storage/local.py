@@ -248,7 +248,10 @@ def make_folder(path: str) -> None:
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
     except FileNotFoundError:
-        make_folder(os.path.dirname(path))
+        parent = os.path.dirname(path)
+        if parent == path or os.path.isdir(parent):
+            raise  # some file systems say so of a folder that cannot be made, /proc for one
+        make_folder(parent)
         make_folder(path)
     else:
         sync_folder(os.path.dirname(path))

@@ -313,7 +313,8 @@ def test_the_message_is_one_table_and_what_to_do():
         "\n"
         "What to do:\n"
         "  - restore the saved values\n"
-        '  - or go on with the new ones: Changes(allow=("data.0.batch_size", "seed"))\n'
+        '  - or accept the differences: Changes(allow=("data.0.batch_size", "seed"))\n'
+        "    (randomness and the settings of optimizers and schedulers go on as they were saved all the same)\n"
         "  - or start afresh in another directory"
     )
 
@@ -352,7 +353,7 @@ def test_a_change_of_structure_is_marked_and_no_snippet_offers_to_allow_it():
 def test_next_to_structure_the_snippet_speaks_of_the_others_only():
     message = str(refusal(run(), run(hidden=5, seed="8")))
 
-    assert 'the new values of the others: Changes(allow=("seed",))' in message
+    assert 'accept the differences of the others: Changes(allow=("seed",))' in message
 
 
 def test_thousands_of_structure_differences_are_twenty_rows_and_a_count():

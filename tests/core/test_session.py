@@ -205,6 +205,26 @@ def test_the_environment_wins_over_the_argument(mode, monkeypatch):
     assert resume_mode("auto") == mode
 
 
+@pytest.mark.parametrize("word", ["OFF", "Must", "NEVER"])
+def test_the_words_may_be_written_in_capitals(word, monkeypatch):
+    monkeypatch.setenv("EXACT_RESUME", word)
+    assert resume_mode("auto") == word.lower()
+
+
+def test_a_name_that_allows_nothing_is_said(directory, start, caplog):
+    start(directory).session.end()
+    start(directory, changes=Changes(allow=("sede", "seed"))).session.end()
+    said = [r.getMessage() for r in caplog.records if "no run has" in r.getMessage()]
+    assert len(said) == 1
+    assert "'sede'" in said[0]
+
+
+def test_a_new_run_says_that_it_is_one(directory, start, caplog):
+    caplog.set_level("INFO", "exact_resume")
+    start(directory).session.end()
+    assert any("a new run: attempt-0001" in r.getMessage() for r in caplog.records)
+
+
 def test_an_empty_resume_is_a_value_error(monkeypatch):
     monkeypatch.delenv("EXACT_RESUME", raising=False)
     with pytest.raises(ValueError, match="resume"):

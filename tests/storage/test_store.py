@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from resume_core.storage import local as local_module
 from resume_core.storage import open_store
-from resume_core.storage.local import LocalStore
+from resume_core.storage.local import LocalStore, make_folder
 from resume_core.storage.store import FsspecStore
 
 from .helpers import Faults, FaultyOs, in_child, tree
@@ -551,3 +551,14 @@ def test_links_are_replaced_and_removed_never_followed(local_store, tmp_path):
     local_store.delete_tree("a")
     assert (outside / "precious").read_bytes() == b"precious"
     assert local_store.list("") == []
+
+
+def test_a_folder_that_the_system_will_not_make_is_an_error_and_not_an_endless_climb(tmp_path, monkeypatch):
+    def refuses(path, *args, **kwargs):  # as /proc does, whose parent exists
+        raise FileNotFoundError(2, "No such file or directory", path)
+
+    monkeypatch.setattr(os, "mkdir", refuses)
+    with pytest.raises(FileNotFoundError):
+        make_folder(str(tmp_path / "folder"))
+    with pytest.raises(FileNotFoundError):
+        make_folder(str(tmp_path / "a" / "b"))
