@@ -24,6 +24,7 @@ from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource, _request_dataloader
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch.nn.parameter import is_lazy
 
 from lightning_resume._loaders import TrainLoaders, attach
 from lightning_resume._results import apply_connector, apply_results, capture_connector, capture_results
@@ -47,6 +48,7 @@ from resume_core.state import Fact, Progress, State
 __all__ = ["TrainerAdapter"]
 
 _FRAMEWORKS = ("lightning.", "pytorch_lightning.", "lightning_resume.")
+_LAZY = "not initialised"
 _BACK_REFERENCES = ("trainer", "_trainer", "_fabric")
 _LOADER_HOOKS = 101  # the word that the random stream of train_dataloader() is derived with
 _VALIDATION_SLOTS = 1000
@@ -79,7 +81,7 @@ class TrainerAdapter:
         self._max_steps: int | None = None
         self._loaders = TrainLoaders(key=0, epoch=lambda: int(self._fit.epoch_progress.current.processed))
         self._generators: tuple[Any, ...] = ()
-        self._shapes: dict[str, torch.Size] = {}
+        self._shapes: dict[str, Any] = {}
         self._peeked: Any = None
         self._validation: list[Any] = []
         self.model_checkpoint_s: float | None = None
@@ -167,7 +169,7 @@ class TrainerAdapter:
     def owners(self) -> dict[str, Any]:
         """The objects of the user's that may keep something from one batch to the next, by name."""
         callbacks = [c for c in self.trainer.callbacks if not type(c).__module__.startswith(_FRAMEWORKS)]
-        named = {type(callback).__name__: callback for callback in callbacks}
+        named = {f"{type(callback).__name__}.{place}": callback for place, callback in enumerate(callbacks)}
         module, data = self.trainer.lightning_module, self.trainer.datamodule
         return {"module": module} | ({} if data is None else {"datamodule": data}) | named
 
@@ -272,9 +274,14 @@ class TrainerAdapter:
         finally:
             progress.completed = current
 
-    def _refuse_new_shapes(self, weights: Mapping[str, torch.Tensor]) -> None:
-        changed = {name for name, shape in _shapes(weights).items() if self._shapes.get(name, shape) != shape}
-        changed |= weights.keys() ^ self._shapes.keys()
+    def _refuse_new_shapes(self, weights: Mapping[str, Any]) -> None:
+        before, now = self._shapes, _shapes(weights)
+        changed = before.keys() ^ now.keys() | {
+            name for name in before.keys() & now.keys() if before[name] != now[name]
+        }
+        changed = {
+            name for name in changed if before.get(name) is not _LAZY
+        }  # a lazy module takes its shape on loading
         if changed:
             name = min(changed)
             raise UnsupportedStateError(
@@ -420,8 +427,9 @@ class TrainerAdapter:
         return result
 
 
-def _shapes(weights: Mapping[str, Any]) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in weights.items() if isinstance(value, torch.Tensor)}
+def _shapes(weights: Mapping[str, Any]) -> dict[str, Any]:
+    tensors = {name: value for name, value in weights.items() if isinstance(value, torch.Tensor)}
+    return {name: _LAZY if is_lazy(value) else value.shape for name, value in tensors.items()}
 
 
 def _with_hparams(trainer: Any) -> Iterator[Any]:
