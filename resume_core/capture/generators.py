@@ -19,7 +19,15 @@ import torch
 
 from resume_core.capture.rng import Stream, derive
 
-__all__ = ["GeneratorLike", "OwnedStream", "find_generators", "find_global_generators", "seed_generators"]
+__all__ = [
+    "GeneratorLike",
+    "OwnedStream",
+    "apply_generators",
+    "capture_generators",
+    "find_generators",
+    "find_global_generators",
+    "seed_generators",
+]
 
 GeneratorLike: TypeAlias = np.random.Generator | np.random.RandomState | torch.Generator | random.Random
 
@@ -274,19 +282,8 @@ class OwnedStream:
 
 
 def capture_generators(generators: Iterable[GeneratorLike]) -> list[Any]:
-    """The state of each generator, plain values and tensors only."""
-    return [_state_of(generator) for generator in generators]
-
-
-def _state_of(generator: GeneratorLike) -> Any:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
-    if isinstance(generator, random.Random):
-        version, words, gauss = generator.getstate()
-        return {"version": version, "words": torch.tensor(words, dtype=torch.int64), "gauss": gauss}
-    if isinstance(generator, np.random.RandomState):
-        return generator.get_state(legacy=False)
-    return generator.bit_generator.state
+    """The state of each generator: tensors, arrays and plain values."""
+    return [_state(generator) for generator in generators]
 
 
 def apply_generators(generators: Iterable[GeneratorLike], saved: Iterable[Any]) -> None:
@@ -297,17 +294,6 @@ def apply_generators(generators: Iterable[GeneratorLike], saved: Iterable[Any]) 
     """
     for generator, state in zip(generators, saved, strict=True):
         try:
-            _put_state(generator, state)
+            _set_state(generator, state)
         except (KeyError, TypeError, RuntimeError) as error:
             raise ValueError(f"a {type(generator).__name__} cannot take the state that was saved for it") from error
-
-
-def _put_state(generator: GeneratorLike, state: Any) -> None:
-    if isinstance(generator, torch.Generator):
-        generator.set_state(state)
-    elif isinstance(generator, random.Random):
-        generator.setstate((state["version"], tuple(state["words"].tolist()), state["gauss"]))
-    elif isinstance(generator, np.random.RandomState):
-        generator.set_state(state)
-    else:
-        generator.bit_generator.state = state
