@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from resume_core.capture.rng import preserved_rng
+from resume_core.capture.rng import put_back_rng, save_rng
 
 __all__ = ["FetchIterator", "LoaderIterator", "Mark", "Round"]
 
@@ -83,8 +83,11 @@ class FetchIterator(_Delegate):
     """The iterator of torch without workers; what is drawn while it fetches does not move the generators outside."""
 
     def __next__(self) -> Any:
-        with preserved_rng():
+        saved = save_rng()
+        try:
             return next(self._inner)
+        finally:
+            put_back_rng(saved)
 
 
 class LoaderIterator(_Delegate):
@@ -114,7 +117,10 @@ class LoaderIterator(_Delegate):
 
     def __next__(self) -> Any:
         self._handle.live = self._at
-        with self._handle.own_code(self._at) if self._own_code else contextlib.nullcontext():
+        if self._own_code:
+            with self._handle.own_code(self._at):
+                batch = next(self._inner)
+        else:
             batch = next(self._inner)
         at = self._at = self._handle.live  # an __iter__ of the loader's own may have gone on to another round
         at.num_batches += 1

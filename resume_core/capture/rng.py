@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,20 @@ import torch
 
 from resume_core.capture.numpy_rng import NumpyState, put_back_numpy, save_numpy, seed_numpy
 
-__all__ = ["Stream", "apply_rng", "capture_rng", "derive", "extend", "preserved_rng", "seed_rng"]
+__all__ = [
+    "Stream",
+    "apply_rng",
+    "capture_rng",
+    "derive",
+    "extend",
+    "preserved_rng",
+    "put_back_rng",
+    "save_rng",
+    "seed_rng",
+]
 
 _MASK = (1 << 64) - 1
-_Saved = tuple[Any, NumpyState, torch.Tensor, Any]
+RngState = tuple[Any, NumpyState, torch.Tensor, Any]
 
 
 def derive(*words: int) -> int:
@@ -44,6 +54,23 @@ def extend(value: int, word: int) -> int:
     return value ^ (value >> 31)
 
 
+def _python_seeder() -> Callable[[int], None]:
+    """``random.seed`` without its choice between kinds of seeds, where the module's own generator is at hand."""
+    instance = getattr(random, "_inst", None)
+    if type(instance) is not random.Random:
+        return random.seed
+    plain = super(random.Random, instance).seed
+
+    def seed(value: int) -> None:
+        plain(value)
+        instance.gauss_next = None  # type: ignore[attr-defined]
+
+    return seed
+
+
+_seed_python = _python_seeder()
+
+
 def seed_rng(seed: int) -> None:
     """Seed Python's, NumPy's and torch's global CPU generators from one 64-bit number.
 
@@ -51,7 +78,7 @@ def seed_rng(seed: int) -> None:
     disjoint halves; Python's ``random`` takes all 64 through another initialisation. The generator is seeded
     directly because ``torch.manual_seed`` also visits every accelerator and costs a hundred times more.
     """
-    random.seed(seed)
+    _seed_python(seed)
     seed_numpy(seed & 0xFFFFFFFF)
     torch.default_generator.manual_seed(seed >> 32)
 
@@ -90,12 +117,14 @@ def apply_rng(state: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
-def _save() -> _Saved:
+def save_rng() -> RngState:
+    """The state of the global generators, for `put_back_rng` in the same process. Nothing is drawn."""
     cuda = torch.cuda.get_rng_state_all() if _cuda_in_use() else None
     return random.getstate(), save_numpy(), torch.get_rng_state(), cuda
 
 
-def _put_back(saved: _Saved) -> None:
+def put_back_rng(saved: RngState) -> None:
+    """Put the global generators back to ``saved``."""
     random.setstate(saved[0])
     put_back_numpy(saved[1])
     torch.set_rng_state(saved[2])
@@ -106,11 +135,11 @@ def _put_back(saved: _Saved) -> None:
 @contextlib.contextmanager
 def preserved_rng() -> Iterator[None]:
     """A block after which every global generator is as it was before, whatever was drawn or seeded inside."""
-    saved = _save()
+    saved = save_rng()
     try:
         yield
     finally:
-        _put_back(saved)
+        put_back_rng(saved)
 
 
 class Stream:
@@ -122,19 +151,19 @@ class Stream:
 
     def __init__(self, seed: int) -> None:
         self._seed: int | None = seed
-        self._state: _Saved | None = None
-        self._outside: _Saved | None = None
+        self._state: RngState | None = None
+        self._outside: RngState | None = None
 
     def __enter__(self) -> Stream:
-        self._outside = _save()
+        self._outside = save_rng()
         if self._state is None:
             assert self._seed is not None
             seed_rng(self._seed)
         else:
-            _put_back(self._state)
+            put_back_rng(self._state)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._state = _save()
+        self._state = save_rng()
         assert self._outside is not None
-        _put_back(self._outside)
+        put_back_rng(self._outside)

@@ -74,7 +74,7 @@ def deliver(seed: int, position: int, generators: DataGenerators) -> None:
 
 
 class SeededBatch(list[Any]):
-    """A batch of indices that seeds every generator before each index it yields, and once more behind the last.
+    """A batch of indices that seeds every generator before each index it yields.
 
     Args:
         indices: what the dataset is asked for, in order.
@@ -99,8 +99,9 @@ class SeededBatch(list[Any]):
         for position, index in enumerate(super().__iter__(), self.position):
             seed_all(extend(of_epoch, position))
             yield index
+        # what the collate function draws from the global generators goes on behind the last sample's draws; generators
+        # of its own are seeded by `SeededCollate`
         _collate_seed = derive(seed, self.position, _COLLATE)
-        seed_all(_collate_seed)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(super().__iter__()),)  # copies seed nothing
