@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from resume_core.capture.numpy_rng import NumpyState, put_back_numpy, save_numpy, seed_numpy
+from resume_core.capture.python_rng import put_back_python, save_python, seed_python
 
 __all__ = [
     "Stream",
@@ -54,23 +55,6 @@ def extend(value: int, word: int) -> int:
     return value ^ (value >> 31)
 
 
-def _python_seeder() -> Callable[[int], None]:
-    """``random.seed`` without its choice between kinds of seeds, where the module's own generator is at hand."""
-    instance = getattr(random, "_inst", None)
-    if type(instance) is not random.Random:
-        return random.seed
-    plain = super(random.Random, instance).seed
-
-    def seed(value: int) -> None:
-        plain(value)
-        instance.gauss_next = None  # type: ignore[attr-defined]
-
-    return seed
-
-
-_seed_python = _python_seeder()
-
-
 def seed_rng(seed: int) -> None:
     """Seed Python's, NumPy's and torch's global CPU generators from one 64-bit number.
 
@@ -78,7 +62,7 @@ def seed_rng(seed: int) -> None:
     disjoint halves; Python's ``random`` takes all 64 through another initialisation. The generator is seeded
     directly because ``torch.manual_seed`` also visits every accelerator and costs a hundred times more.
     """
-    _seed_python(seed)
+    seed_python(seed)
     seed_numpy(seed & 0xFFFFFFFF)
     torch.default_generator.manual_seed(seed >> 32)
 
@@ -120,12 +104,12 @@ def apply_rng(state: Mapping[str, Any]) -> None:
 def save_rng() -> RngState:
     """The state of the global generators, for `put_back_rng` in the same process. Nothing is drawn."""
     cuda = torch.cuda.get_rng_state_all() if _cuda_in_use() else None
-    return random.getstate(), save_numpy(), torch.get_rng_state(), cuda
+    return save_python(), save_numpy(), torch.get_rng_state(), cuda
 
 
 def put_back_rng(saved: RngState) -> None:
     """Put the global generators back to ``saved``."""
-    random.setstate(saved[0])
+    put_back_python(saved[0])
     put_back_numpy(saved[1])
     torch.set_rng_state(saved[2])
     if saved[3] is not None:

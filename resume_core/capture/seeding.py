@@ -95,7 +95,8 @@ class SeededBatch(list[Any]):
         # a second pass over the same batch must not repeat the draws of the first
         seed = self.seed if self.num_passes == 0 else derive(self.seed, self.num_passes)
         self.num_passes += 1
-        seed_all, of_epoch = self.generators.seed, derive(seed)
+        seed_all = self.generators.seed if self.generators.found else seed_rng
+        of_epoch = derive(seed)
         for position, index in enumerate(super().__iter__(), self.position):
             seed_all(extend(of_epoch, position))
             yield index
