@@ -116,10 +116,12 @@ def _relatives(lineage: Lineage, attempt: Attempt) -> set[str]:
 
 
 def _ancestry(attempts: dict[str, Attempt], name: str) -> set[str]:
-    """The attempt and those it continues; parents are older by number, so this ends."""
-    found, todo = set(), [name]
+    """The attempt and those it continues, each looked at once: parent and origin are mostly the same one."""
+    found, todo = set[str](), [name]
     while todo:
         current = todo.pop()
+        if current in found:
+            continue
         found.add(current)
         attempt = attempts.get(current)
         if attempt is not None:
