@@ -192,7 +192,7 @@ def train_loaders(job: harness.Job) -> Any:
     if kind == "unsized":
         return unsized
     if kind == "two unsized":  # the shorter one is cycled, and which of them was through decides when the epoch ends
-        return {"long": unsized, "short": DataLoader(Augmented(job, 6, "short"), 3, shuffle=True, **common)}
+        return {"long": unsized, "short": DataLoader(Augmented(job, 9, "short"), 3, shuffle=True, **common)}
     if kind == "weighted":
         sampler = WeightedRandomSampler([1.0 + i for i in range(job.num_samples)], job.num_samples)
         return DataLoader(data, job.batch_size, sampler=sampler, **common)
