@@ -80,7 +80,7 @@ class TrainerAdapter:
         self._restored: State | None = None
         self._max_steps: int | None = None
         self._loaders = TrainLoaders(key=0, epoch=lambda: int(self._fit.epoch_progress.current.processed))
-        self._generators: tuple[Any, ...] = ()
+        self._generators: tuple[Any, ...] | None = None  # searched once a fit
         self._shapes: dict[str, Any] = {}
         self._peeked: Any = None
         self._validation: list[Any] = []
@@ -232,7 +232,7 @@ class TrainerAdapter:
             "results": capture_results(self._epoch._results),
             "modules": capture_modules(module),
             "gradients": self._open_gradients(),
-            "generators": capture_generators(self._generators),
+            "generators": capture_generators(self._generators or ()),
         }
         return State(
             model=model, training={"checkpoint": checkpoint, "trainer": self._trainer_state()}, rank=rank, info=info
@@ -290,8 +290,11 @@ class TrainerAdapter:
                 path=f"model.{name}",
             )
 
+    @property
+    def _model_checkpoints(self) -> list[ModelCheckpoint]:
+        return [callback for callback in self.trainer.callbacks if isinstance(callback, ModelCheckpoint)]
+
     def _trainer_state(self) -> dict[str, Any]:
-        checkpoints = [callback for callback in self.trainer.callbacks if isinstance(callback, ModelCheckpoint)]
         return {
             "should_stop": self.trainer.should_stop,
             "accumulate_grad_batches": self.trainer.accumulate_grad_batches,
@@ -301,7 +304,7 @@ class TrainerAdapter:
             "connector": capture_connector(self.trainer._logger_connector),
             "model_checkpoints": [
                 {name: getattr(callback, name) for name in _CHECKPOINT_FIELDS if hasattr(callback, name)}
-                for callback in checkpoints
+                for callback in self._model_checkpoints
             ],
         }
 
@@ -354,7 +357,7 @@ class TrainerAdapter:
 
     def _run_start(self, plain: Callable[[Any], None], fetcher: Any, first_fetch: Callable[[Progress], None]) -> None:
         restored, self._restored = self._restored, None
-        if not self._generators:
+        if self._generators is None:
             # not through the Trainer, which is reached from everywhere and holds other objects in each attempt
             parts = [
                 value for o in self.owners.values() for name, value in vars(o).items() if name not in _BACK_REFERENCES
@@ -371,7 +374,7 @@ class TrainerAdapter:
 
     def _restore_generators(self, saved: list[Any]) -> None:
         try:
-            apply_generators(self._generators, saved)
+            apply_generators(self._generators or (), saved)
         except ValueError as error:
             warnings.warn(f"random generators of the module or of callbacks are not restored: {error}", stacklevel=2)
 
@@ -397,8 +400,7 @@ class TrainerAdapter:
         self._fit._last_train_dl_reload_epoch = saved["train_reload_epoch"]
         self._epoch.val_loop._last_val_dl_reload_epoch = saved["val_reload_epoch"]
         apply_connector(self.trainer._logger_connector, saved["connector"])
-        checkpoints = [callback for callback in self.trainer.callbacks if isinstance(callback, ModelCheckpoint)]
-        for callback, fields in zip(checkpoints, saved["model_checkpoints"], strict=False):
+        for callback, fields in zip(self._model_checkpoints, saved["model_checkpoints"], strict=False):
             for name, value in fields.items():
                 setattr(callback, name, value)
 

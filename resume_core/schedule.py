@@ -31,16 +31,10 @@ class Schedule:
         self._last_step = 0
         self._last_s = clock()
         self._retry_at_s = math.inf
-        self._num_failed = 0
 
-    def failed(self) -> None:
+    def failed(self, num_in_a_row: int) -> None:
         """A save failed: try again in a while, longer after each failure, unless one is due before."""
-        self._num_failed += 1
-        self._retry_at_s = self._clock() + RETRY_S * self._num_failed
-
-    def succeeded(self) -> None:
-        """A save is committed."""
-        self._num_failed = 0
+        self._retry_at_s = self._clock() + RETRY_S * num_in_a_row
 
     def restart(self, progress: Progress) -> None:
         """A save was taken, or the run went on, at ``progress``: count from here."""

@@ -343,12 +343,11 @@ class Session:
         elif ended:
             self._health.committed = True
             self._health.num_failed_in_a_row = 0
-            self._schedule.succeeded()
 
     def _failed(self, error: BaseException, step: int, *, strict: bool) -> None:
         """Say that a save failed; raise when training should not go on like that."""
         self._health.num_failed_in_a_row += 1
-        self._schedule.failed()
+        self._schedule.failed(self._health.num_failed_in_a_row)
         unprotected = not self._health.committed and self._restored is None
         kept = "no checkpoint exists yet" if unprotected else "older checkpoints are intact"
         message = f"the save at step {step} failed ({type(error).__name__}: {error}); {kept}"
