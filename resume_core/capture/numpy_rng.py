@@ -15,10 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["NumpyState", "put_back_numpy", "save_numpy", "seed_numpy"]
+__all__ = ["NUMPY", "NumpyState", "memory_of", "put_back_numpy", "save_numpy", "seed_numpy"]
 
 _WORDS_BYTES = 624 * 4
 _STRUCT_BYTES = _WORDS_BYTES + ctypes.sizeof(ctypes.c_int)
+
+NUMPY = np.random.mtrand._rand
+"""The `numpy.random.RandomState` behind ``numpy.random.rand``; others may exchange its bit generator."""
 
 
 class NumpyState(NamedTuple):
@@ -27,13 +30,6 @@ class NumpyState(NamedTuple):
     generator: Any
     raw: bytes | None
     state: dict[str, Any] | None
-
-
-_bit_generator = np.random.mtrand.get_bit_generator
-
-
-def _address(generator: Any) -> int | None:
-    return int(generator.ctypes.state_address) if _LAYOUT_KNOWN and type(generator) is np.random.MT19937 else None
 
 
 def _probe_layout() -> bool:
@@ -53,16 +49,29 @@ def _probe_layout() -> bool:
 
 
 _LAYOUT_KNOWN = _probe_layout()
+_last: tuple[Any, memoryview | None] = (None, None)
 
 
-def _take_pending(address: int) -> float | None:
+def memory_of(generator: Any) -> memoryview | None:
+    """The words and the position of an MT19937, live; None for another generator or an unknown layout."""
+    global _last
+    if generator is _last[0] and _LAYOUT_KNOWN:
+        return _last[1]
+    memory = None
+    if _LAYOUT_KNOWN and type(generator) is np.random.MT19937:
+        address = int(generator.ctypes.state_address)
+        memory = memoryview((ctypes.c_char * _STRUCT_BYTES).from_address(address)).cast("B")
+    _last = generator, memory  # the generator too, so that the memory stays its own
+    return memory
+
+
+def _take_pending(memory: memoryview) -> float | None:
     """The pending Gaussian, which is gone then; the words may move."""
-    position = ctypes.c_int.from_address(address + _WORDS_BYTES)
-    before = position.value
-    value = float(np.random.standard_normal())
-    if position.value == before:
+    before = memory[_WORDS_BYTES:].tobytes()
+    value = float(NUMPY.standard_normal())
+    if memory[_WORDS_BYTES:] == before:
         return value
-    np.random.standard_normal()  # the second of the new pair
+    NUMPY.standard_normal()  # the second of the new pair
     return None
 
 
@@ -76,36 +85,36 @@ def _full_state(raw: bytes, gauss: float) -> dict[str, Any]:
 
 def save_numpy() -> NumpyState:
     """The state of NumPy's global generator, which stays as it is."""
-    generator = _bit_generator()
-    address = _address(generator)
-    if address is None:
+    generator = NUMPY._bit_generator
+    memory = memory_of(generator)
+    if memory is None:
         return NumpyState(generator, None, np.random.get_state(legacy=False))
-    raw = ctypes.string_at(address, _STRUCT_BYTES)
-    pending = _take_pending(address)
+    raw = memory.tobytes()
+    pending = _take_pending(memory)
     saved = NumpyState(generator, raw, None if pending is None else _full_state(raw, pending))
-    _write(saved, address)
+    _write(saved, memory)
     return saved
 
 
 def put_back_numpy(saved: NumpyState) -> None:
     """Put NumPy's global generator back to ``saved``."""
-    if _bit_generator() is not saved.generator:
+    if NUMPY._bit_generator is not saved.generator:
         np.random.mtrand.set_bit_generator(saved.generator)
-    address = _address(saved.generator)
-    if address is not None:
-        _take_pending(address)
-    _write(saved, address)
+    memory = memory_of(saved.generator)
+    if memory is not None:
+        _take_pending(memory)
+    _write(saved, memory)
 
 
-def _write(saved: NumpyState, address: int | None) -> None:
+def _write(saved: NumpyState, memory: memoryview | None) -> None:
     if saved.state is not None:
         np.random.set_state(saved.state)
-    elif address is not None and saved.raw is not None:
-        ctypes.memmove(address, saved.raw, _STRUCT_BYTES)
+    elif memory is not None and saved.raw is not None:
+        memory[:] = saved.raw
 
 
 def seed_numpy(seed: int) -> None:
     """Seed NumPy's global generator from 32 bits."""
     np.random.seed(seed)
-    if type(_bit_generator()) is not np.random.MT19937:  # of another kind NumPy keeps a pending Gaussian
+    if type(NUMPY._bit_generator) is not np.random.MT19937:  # of another kind NumPy keeps a pending Gaussian
         np.random.set_state({**np.random.get_state(legacy=False), "has_gauss": 0, "gauss": 0.0})

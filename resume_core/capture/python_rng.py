@@ -2,7 +2,8 @@
 
 ``getstate`` builds a tuple of 625 integers, 12 µs a batch together with ``setstate``. CPython keeps the same 2,500
 bytes in the generator object, behind the object's header (``RandomObject`` in Modules/_randommodule.c: the position,
-then the words). Where a probe finds them there they are copied directly; elsewhere the public functions are used.
+then the words). Where a probe finds them there they are copied directly; elsewhere the public functions are used, with
+the same result.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ import ctypes
 import random
 from typing import Any
 
-__all__ = ["put_back_python", "save_python", "seed_python"]
+__all__ = ["NUM_WORDS", "PYTHON", "PYTHON_POSITION", "PYTHON_WORDS", "put_back_python", "save_python", "set_words"]
 
-_NUM_WORDS = 624
-_STRUCT_BYTES = ctypes.sizeof(ctypes.c_int) + _NUM_WORDS * 4
+NUM_WORDS = 624
+_STRUCT_BYTES = ctypes.sizeof(ctypes.c_int) + NUM_WORDS * 4
 PythonState = tuple[Any, Any]
 """The bytes, or the public state, and the pending Gaussian."""
 
 
-def _address_of(generator: random.Random) -> int:
-    return id(generator) + object.__basicsize__
+def _memory_of(generator: random.Random) -> memoryview:
+    """The position and the words, live. A view costs a tenth of a ctypes call once caches are cold."""
+    address = id(generator) + object.__basicsize__
+    return memoryview((ctypes.c_char * _STRUCT_BYTES).from_address(address)).cast("B")
 
 
 def _probe_layout() -> bool:
@@ -31,36 +34,34 @@ def _probe_layout() -> bool:
     probe.random()
     if type(probe).__basicsize__ < object.__basicsize__ + _STRUCT_BYTES:
         return False  # reading there could leave the object
-    raw = ctypes.string_at(_address_of(probe), _STRUCT_BYTES)
-    found = memoryview(raw).cast("I").tolist()
     *words, position = probe.getstate()[1]
-    return found == [position, *words]
+    return _memory_of(probe).cast("I").tolist() == [position, *words]
 
 
-_LAYOUT_KNOWN = _probe_layout()
-_INSTANCE: Any = random._inst if _LAYOUT_KNOWN else None
-_ADDRESS = _address_of(_INSTANCE) if _LAYOUT_KNOWN else 0
-_plain_seed = super(random.Random, _INSTANCE).seed if _LAYOUT_KNOWN else random.seed
+PYTHON: Any = getattr(random, "_inst", None)
+"""The generator behind ``random.random``."""
+_MEMORY = _memory_of(PYTHON) if _probe_layout() else None
+PYTHON_POSITION: Any = None if _MEMORY is None else _MEMORY[: -NUM_WORDS * 4].cast("i")
+PYTHON_WORDS: Any = None if _MEMORY is None else _MEMORY[-NUM_WORDS * 4 :]
+"""Live views, None where the layout is not the one expected."""
 
 
 def save_python() -> PythonState:
     """The state of Python's global generator. Nothing is drawn."""
-    if _LAYOUT_KNOWN:
-        return ctypes.string_at(_ADDRESS, _STRUCT_BYTES), _INSTANCE.gauss_next
+    if _MEMORY is not None:
+        return _MEMORY.tobytes(), PYTHON.gauss_next
     return random.getstate(), None
 
 
 def put_back_python(saved: PythonState) -> None:
     """Put Python's global generator back to ``saved``, of this process."""
-    if _LAYOUT_KNOWN:
-        ctypes.memmove(_ADDRESS, saved[0], _STRUCT_BYTES)
-        _INSTANCE.gauss_next = saved[1]
+    if _MEMORY is not None:
+        _MEMORY[:] = saved[0]
+        PYTHON.gauss_next = saved[1]
     else:
         random.setstate(saved[0])
 
 
-def seed_python(seed: int) -> None:
-    """``random.seed(seed)`` for an integer, without its choice between kinds of seeds."""
-    _plain_seed(seed)
-    if _LAYOUT_KNOWN:
-        _INSTANCE.gauss_next = None
+def set_words(words: list[int]) -> None:
+    """Make Python's global generator begin with these 624 words, by the public functions."""
+    random.setstate((random.Random.VERSION, (*words, NUM_WORDS), None))

@@ -10,8 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from resume_core.capture.numpy_rng import NumpyState, put_back_numpy, save_numpy, seed_numpy
-from resume_core.capture.python_rng import put_back_python, save_python, seed_python
+from resume_core.capture.numpy_rng import NUMPY, NumpyState, memory_of, put_back_numpy, save_numpy, seed_numpy
+from resume_core.capture.python_rng import (
+    NUM_WORDS,
+    PYTHON,
+    PYTHON_POSITION,
+    PYTHON_WORDS,
+    put_back_python,
+    save_python,
+    set_words,
+)
 
 __all__ = [
     "Stream",
@@ -26,7 +34,18 @@ __all__ = [
 ]
 
 _MASK = (1 << 64) - 1
+_FIBONACCI = 0x9E3779B97F4A7C15
 RngState = tuple[Any, NumpyState, torch.Tensor, Any]
+
+
+_GENERATOR: Any = NUMPY._bit_generator
+_WORDS: Any = memory_of(_GENERATOR)
+if _WORDS is None or PYTHON_WORDS is None:
+    _GENERATOR = object()  # no generator is this one: the public functions it is
+else:
+    _WORDS = _WORDS[: NUM_WORDS * 4]
+_seed_words = NUMPY.seed
+_seed_torch = torch.default_generator.manual_seed
 
 
 def derive(*words: int) -> int:
@@ -49,7 +68,7 @@ def derive(*words: int) -> int:
 
 def extend(value: int, word: int) -> int:
     """``derive(*words, word)``, given ``derive(*words)``: one step, for what is done for each sample."""
-    value = ((value ^ (word & _MASK)) + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (word & _MASK)) + _FIBONACCI) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value ^ (value >> 31)
@@ -58,13 +77,25 @@ def extend(value: int, word: int) -> int:
 def seed_rng(seed: int) -> None:
     """Seed Python's, NumPy's and torch's global CPU generators from one 64-bit number.
 
-    NumPy and torch are both MT19937 seeded by 32 bits: fed the same bits, they would draw the same numbers. They get
-    disjoint halves; Python's ``random`` takes all 64 through another initialisation. The generator is seeded
-    directly because ``torch.manual_seed`` also visits every accelerator and costs a hundred times more.
+    All three are MT19937 seeded by 32 bits: fed the same bits, they would draw the same numbers. NumPy and torch get
+    disjoint halves, Python the upper half of a product, which every bit reaches (Fibonacci hashing: Knuth, The Art of
+    Computer Programming, vol. 3, section 6.4).
+
+    This runs before every sample, with caches that the sample before has emptied, so it takes few different ways:
+    NumPy's seeding makes Python's words too, in one pass where ``random.seed`` makes three, and torch's generator is
+    seeded directly, because ``torch.manual_seed`` also visits every accelerator.
     """
-    seed_python(seed)
-    seed_numpy(seed & 0xFFFFFFFF)
-    torch.default_generator.manual_seed(seed >> 32)
+    of_python = ((seed * _FIBONACCI) & _MASK) >> 32
+    if NUMPY._bit_generator is _GENERATOR:
+        _seed_words(of_python)
+        PYTHON_WORDS[:] = _WORDS
+        PYTHON_POSITION[0] = NUM_WORDS
+        PYTHON.gauss_next = None
+        _seed_words(seed & 0xFFFFFFFF)
+    else:
+        set_words(np.random.RandomState(of_python).get_state(legacy=False)["state"]["key"].tolist())
+        seed_numpy(seed & 0xFFFFFFFF)
+    _seed_torch(seed >> 32)
 
 
 def _cuda_in_use() -> bool:

@@ -29,8 +29,9 @@ __all__ = ["DataGenerators", "SeededBatch", "SeededCollate", "Sent", "deliver", 
 
 _COLLATE = -1  # words that no position takes
 _DELIVERY = -2
+_SEARCH_AGAIN = 2
 
-_collate_seed = 0
+_collate_words: tuple[int, ...] = (0,)  # hashed only for a collate function that owns generators
 _of_worker: DataGenerators | None = None
 
 
@@ -44,7 +45,7 @@ class DataGenerators:
         # Hugging Face goes over the indices three times and transforms the batch as one: seeds in between cost more
         # than the read and could not be used
         self.transforms_batches = isinstance(dataset, getattr(sys.modules.get("datasets"), "Dataset", ()))
-        self._num_fetches = 0
+        self.num_fetches = 0
 
     def seed(self, seed: int) -> None:
         """Seed them and the global ones."""
@@ -54,8 +55,8 @@ class DataGenerators:
 
     def search_again(self) -> None:
         """For the second fetch, search once more: some datasets make their generators when they are first read."""
-        self._num_fetches += 1
-        if self._num_fetches != 2:
+        self.num_fetches += 1
+        if self.num_fetches != _SEARCH_AGAIN:
             return
         before, self.found = self.found, find_generators(self.dataset)
         if len(self.found) > len(before):
@@ -68,9 +69,9 @@ class DataGenerators:
 
 def deliver(seed: int, position: int, generators: DataGenerators) -> None:
     """Seed for a fetch that starts now and for what draws before any single sample is fetched."""
-    global _collate_seed
-    _collate_seed = derive(seed, position, _DELIVERY)
-    generators.seed(_collate_seed)
+    global _collate_words
+    _collate_words = (seed, position, _DELIVERY)
+    generators.seed(derive(*_collate_words))
 
 
 class SeededBatch(list[Any]):
@@ -91,18 +92,20 @@ class SeededBatch(list[Any]):
         self.num_passes = 0
 
     def __iter__(self) -> Iterator[Any]:
-        global _collate_seed
+        global _collate_words
         # a second pass over the same batch must not repeat the draws of the first
         seed = self.seed if self.num_passes == 0 else derive(self.seed, self.num_passes)
         self.num_passes += 1
         seed_all = self.generators.seed if self.generators.found else seed_rng
         of_epoch = derive(seed)
-        for position, index in enumerate(super().__iter__(), self.position):
-            seed_all(extend(of_epoch, position))
+        # all at once: between samples caches are cold, and then the hash costs ten times as much
+        seeds = [extend(of_epoch, position) for position in range(self.position, self.position + len(self))]
+        for seed_of_sample, index in zip(seeds, super().__iter__(), strict=True):
+            seed_all(seed_of_sample)
             yield index
         # what the collate function draws from the global generators goes on behind the last sample's draws; generators
         # of its own are seeded by `SeededCollate`
-        _collate_seed = derive(seed, self.position, _COLLATE)
+        _collate_words = (seed, self.position, _COLLATE)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(super().__iter__()),)  # copies seed nothing
@@ -118,7 +121,8 @@ def seeded(unit: Any, seed: int, position: int, single: bool, data: DataGenerato
         single: whether ``unit`` is one index (``batch_size=None``).
         data: the generators of the dataset.
     """
-    data.search_again()
+    if data.num_fetches < _SEARCH_AGAIN:
+        data.search_again()
     if single or data.takes_batches:
         deliver(seed, position, data)
     # a batch that is no list is seeded as a whole: __getitems__ must see it as it is
@@ -137,13 +141,17 @@ class Sent:
 
 
 def _receive(unit: Any, seed: int, position: int, single: bool) -> Any:
+    data = _of_worker or _find_generators()
+    return unit if data is None else seeded(unit, seed, position, single, data)
+
+
+def _find_generators() -> DataGenerators | None:
+    """Those of this worker; None in any other process, where an index that is unpickled or copied seeds nothing."""
     global _of_worker
     worker = get_worker_info()
-    if worker is None:  # pickled or copied elsewhere: nothing may be seeded there
-        return unit
-    if _of_worker is None or _of_worker.dataset is not worker.dataset:
+    if worker is not None:
         _of_worker = DataGenerators(worker.dataset)
-    return seeded(unit, seed, position, single, _of_worker)
+    return _of_worker
 
 
 class SeededCollate:
@@ -160,5 +168,5 @@ class SeededCollate:
 
     def __call__(self, samples: Any) -> Any:
         """Seed the collate function's generators for this batch and call it."""
-        seed_generators(self.generators, _collate_seed)
+        seed_generators(self.generators, derive(*_collate_words))
         return self.collate(samples)

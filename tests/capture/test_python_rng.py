@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resume_core.capture import python_rng
-from resume_core.capture.python_rng import put_back_python, save_python, seed_python
+from resume_core.capture.python_rng import put_back_python, save_python
 
 DRAWS = {
     "random": random.random,
@@ -24,13 +24,12 @@ SEQUENCES = st.lists(st.sampled_from(sorted(DRAWS)), max_size=8)
 @pytest.fixture(params=[True, False], ids=["by address", "by the public functions"])
 def way(request, monkeypatch):
     if not request.param:
-        monkeypatch.setattr(python_rng, "_LAYOUT_KNOWN", False)
-        monkeypatch.setattr(python_rng, "_plain_seed", random.seed)
+        monkeypatch.setattr(python_rng, "_MEMORY", None)
     return request.param
 
 
 def test_the_layout_is_known_here():
-    assert python_rng._LAYOUT_KNOWN
+    assert python_rng._MEMORY is not None
 
 
 @pytest.mark.parametrize("before", [[], ["gauss"], ["random"] * 700, ["gauss", "random"]])
@@ -60,15 +59,6 @@ def test_any_draws_before_and_inside_leave_no_trace(before, inside):
     assert random.getstate() == expected
 
 
-@given(st.integers(0, 2**64 - 1))
-def test_seeding_is_what_random_seed_does(seed):
-    random.gauss(0, 1)
-    seed_python(seed)
-    found = random.getstate()
-    random.seed(seed)
-    assert found == random.getstate()
-
-
 def test_a_layout_that_is_not_the_one_expected_is_not_used(monkeypatch):
-    monkeypatch.setattr(python_rng.ctypes, "string_at", lambda address, size: bytes(size))
+    monkeypatch.setattr(python_rng, "_memory_of", lambda generator: memoryview(bytes(2500)))
     assert not python_rng._probe_layout()

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resume_core.capture import numpy_rng
+from resume_core.capture import numpy_rng, rng
 from resume_core.capture.rng import Stream, apply_rng, capture_rng, derive, preserved_rng, seed_rng
 
 
@@ -310,12 +310,43 @@ def test_a_seed_decides_an_exchanged_numpy_generator():
     assert np.random.randn(3).tolist() == expected
 
 
-def test_numpy_and_torch_never_draw_alike():
-    alike = 0
+def test_no_two_generators_draw_alike():
+    alike = [0, 0, 0]
     for place in range(2000):
         seed_rng(derive(9, place))
-        alike += np.random.randint(8) == torch.randint(8, ()).item()
-    assert 170 < alike < 330  # chance: 250, standard deviation 15
+        python, numpy, of_torch = random.getrandbits(32) & 7, np.random.randint(8), torch.randint(8, ()).item()
+        alike = [
+            n + (a == b) for n, (a, b) in zip(alike, itertools.combinations((python, numpy, of_torch), 2), strict=True)
+        ]
+    assert min(alike) > 170  # chance: 250, standard deviation 15
+    assert max(alike) < 330
+
+
+def test_seeding_is_that_of_the_mersenne_twister():
+    random.gauss(0, 1)
+    seed_rng(5 << 32 | 6)
+    words, position = np.random.RandomState(6).get_state()[1:3]
+    assert np.random.get_state()[1].tolist() == words.tolist()
+    assert random.getstate()[1][-1] == position
+    assert random.getstate()[2] is None
+    assert torch.rand(3).tolist() == torch.rand(3, generator=torch.Generator().manual_seed(5)).tolist()
+
+
+def test_seeding_is_the_same_without_addresses(monkeypatch):
+    seed_rng(5)
+    expected = draws()
+    monkeypatch.setattr(rng, "_GENERATOR", None)
+    random.gauss(0, 1), np.random.randn(1)
+    seed_rng(5)
+    assert draws() == expected
+
+
+def test_seeding_follows_an_exchanged_generator_of_the_same_kind():
+    seed_rng(5)
+    expected = draws()
+    np.random.set_bit_generator(np.random.MT19937(1))
+    seed_rng(5)
+    assert draws() == expected
 
 
 @pytest.mark.parametrize("shift", [0, 32])
