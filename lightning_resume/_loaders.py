@@ -12,6 +12,7 @@ from typing import Any
 from lightning.pytorch.utilities.combined_loader import _SUPPORTED_MODES
 
 from resume_core.capture.loader import LoaderIterator, Mark, ResumableLoader, is_resumable
+from resume_core.ranks import Ranks
 
 __all__ = ["TrainLoaders", "attach"]
 
@@ -19,22 +20,25 @@ _WATCHER = "_exact_resume"
 _KEEP = 4  # the fetcher runs at most one batch ahead; the rest is room
 
 
-def attach(loaders: Sequence[Any], *, key: int, first_slot: int) -> list[ResumableLoader | None]:
+def attach(loaders: Sequence[Any], *, key: int, first_slot: int, ranks: Ranks) -> list[ResumableLoader | None]:
     """Make each map-style DataLoader resumable; None stands for anything else.
 
     Args:
         loaders: the same object may come twice.
         key: the run's root of all data randomness.
         first_slot: slot of the first; training and validation use ranges of their own.
+        ranks: each of which has such loaders.
     """
     return [
-        _attached(loader, key, first_slot + place) if is_resumable(loader) else None
+        _attached(loader, key, first_slot + place, ranks) if is_resumable(loader) else None
         for place, loader in enumerate(loaders)
     ]
 
 
-def _attached(loader: Any, key: int, slot: int) -> ResumableLoader:
-    handle = ResumableLoader.of(loader) or ResumableLoader(loader, key=key, slot=slot)
+def _attached(loader: Any, key: int, slot: int, ranks: Ranks) -> ResumableLoader:
+    handle = ResumableLoader.of(loader)
+    if handle is None:
+        handle = ResumableLoader(loader, key=key, slot=slot, rank=ranks.rank, world_size=ranks.size)
     # one loader may serve twice: training decides, whichever came first (a sanity check is not run on a resume)
     handle.key, handle.slot = key, min(handle.slot, slot)
     return handle
@@ -46,10 +50,12 @@ class TrainLoaders:
     Args:
         key: the run's root of all data randomness.
         epoch: gives the epoch that an ``iter()`` now belongs to.
+        ranks: each of which has such loaders.
     """
 
-    def __init__(self, *, key: int, epoch: Callable[[], int]) -> None:
+    def __init__(self, *, key: int, epoch: Callable[[], int], ranks: Ranks) -> None:
         self.key = key
+        self._ranks = ranks
         self._epoch = epoch
         self._handles: list[ResumableLoader | None] = []
         self._combined: Any = None
@@ -74,7 +80,7 @@ class TrainLoaders:
 
     def watch(self, combined: Any) -> None:
         """Take over a combined loader that Lightning has just built or built anew."""
-        self._handles = attach(combined.flattened, key=self.key, first_slot=0)
+        self._handles = attach(combined.flattened, key=self.key, first_slot=0, ranks=self._ranks)
         self._combined = combined
         if _WATCHER not in combined.__dict__:
             cls = type(combined)

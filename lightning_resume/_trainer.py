@@ -26,6 +26,7 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.nn.parameter import is_lazy
 
+from lightning_resume._ddp import BucketLayout, ranks_of
 from lightning_resume._loaders import TrainLoaders, attach
 from lightning_resume._results import apply_connector, apply_results, capture_connector, capture_results
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
@@ -79,7 +80,11 @@ class TrainerAdapter:
         self._shadowed: list[tuple[Any, str]] = []
         self._restored: State | None = None
         self._max_steps: int | None = None
-        self._loaders = TrainLoaders(key=0, epoch=lambda: int(self._fit.epoch_progress.current.processed))
+        self.ranks = ranks_of(trainer.strategy)
+        self._loaders = TrainLoaders(
+            key=0, epoch=lambda: int(self._fit.epoch_progress.current.processed), ranks=self.ranks
+        )
+        self._buckets = BucketLayout(trainer.strategy)
         self._generators: tuple[Any, ...] | None = None  # searched once a fit
         self._shapes: dict[str, Any] = {}
         self._peeked: Any = None
@@ -145,6 +150,7 @@ class TrainerAdapter:
         for owner, name in self._shadowed:
             owner.__dict__.pop(name, None)
         self._shadowed.clear()
+        self._buckets.release()
         self._loaders.release()
         for handle in filter(None, self._validation):
             handle.release()
@@ -154,16 +160,6 @@ class TrainerAdapter:
         self.trainer.should_stop = True
 
     # ---- Framework
-
-    @property
-    def rank(self) -> int:
-        """The global rank."""
-        return int(self.trainer.global_rank)
-
-    @property
-    def world_size(self) -> int:
-        """The number of processes of the strategy."""
-        return int(self.trainer.world_size)
 
     @property
     def owners(self) -> dict[str, Any]:
@@ -193,7 +189,7 @@ class TrainerAdapter:
     def describe(self) -> dict[str, Fact]:
         """Seed, loaders, optimizers, schedulers, model and Trainer arguments; see `resume_core.capture.describe`."""
         trainer, module = self.trainer, self.trainer.lightning_module
-        facts = {"seed": self._seed, "world_size": Fact(self.world_size)}
+        facts = {"seed": self._seed, "world_size": Fact(self.ranks.size)}
         facts |= {name: Fact(plain(getattr(trainer, name, None))) for name in _TRAINER_FACTS}
         facts |= {name: Fact(plain(getattr(trainer, name, None)), "info") for name in _TRAINER_INFO}
         for place, loader in enumerate(self.train_loaders):
@@ -297,6 +293,7 @@ class TrainerAdapter:
     def _trainer_state(self) -> dict[str, Any]:
         return {
             "should_stop": self.trainer.should_stop,
+            "buckets": self._buckets.state(),
             "accumulate_grad_batches": self.trainer.accumulate_grad_batches,
             "batches_that_stepped": self._epoch._batches_that_stepped,
             "train_reload_epoch": self._fit._last_train_dl_reload_epoch,
@@ -326,6 +323,9 @@ class TrainerAdapter:
 
     def _ready(self, ready: Callable[[], None]) -> None:
         ready()
+        if self._restored is not None:
+            self._buckets.apply(self._restored.training["trainer"]["buckets"])
+        self._buckets.watch()
         self._loaders.deferred = False
 
     def _setup_data(self, plain: Callable[[], None], early: Callable[[], None]) -> None:
@@ -412,7 +412,9 @@ class TrainerAdapter:
         combined = self._epoch.val_loop._combined_loader
         if combined is None:
             return
-        self._validation = attach(combined.flattened, key=self._loaders.key, first_slot=_VALIDATION_SLOTS)
+        self._validation = attach(
+            combined.flattened, key=self._loaders.key, first_slot=_VALIDATION_SLOTS, ranks=self.ranks
+        )
         for handle in filter(None, self._validation):
             if self._loaders.holds(handle):
                 continue  # one loader for both: training decides where it stands

@@ -25,6 +25,8 @@ __all__ = ["ResumeCallback"]
 
 # below Lightning's own logger, so that messages show wherever Lightning's do
 _log = logging.getLogger("lightning.pytorch.exact_resume")
+_log_of_others = logging.getLogger("lightning.pytorch.exact_resume.ranks")  # what rank 0 says is said for all
+_log_of_others.setLevel(logging.ERROR)
 _LOOK_AT_BATCH = 2  # of an epoch: early, and late enough for what is only made in the first one
 _MAX_NAMES = 10
 
@@ -87,7 +89,8 @@ class ResumeCallback(Callback):
         refuse_unsupported(trainer)
         seed = seed_fact(os.environ.get("PL_GLOBAL_SEED"), torch.initial_seed())
         adapter = TrainerAdapter(trainer, seed)
-        session = Session(adapter, self._directory, log=_log, **self._options)
+        log = _log if adapter.ranks.is_first else _log_of_others
+        session = Session(adapter, self._directory, log=log, **self._options)
         self._adapter, self._session = adapter, session
         adapter.install(
             early=lambda: session.prepare(seed.value),

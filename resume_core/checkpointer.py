@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from resume_core.errors import CorruptCheckpointError
-from resume_core.image import Arena, FileSpec, Flat, Image, Stager, dumps, flatten, loads, parse, unflatten
+from resume_core.errors import CorruptCheckpointError, ResumeError, SaveFailedError, UnsupportedStateError
+from resume_core.image import (
+    Arena,
+    FileSpec,
+    Flat,
+    Image,
+    OwnPart,
+    Stager,
+    dumps,
+    fingerprint,
+    flatten,
+    loads,
+    own_part,
+    parse,
+    unflatten,
+    with_own_part,
+)
+from resume_core.ranks import Ranks
 from resume_core.state import State
 from resume_core.storage import (
     CheckpointRef,
@@ -27,38 +43,49 @@ __all__ = ["Checkpointer", "Pending"]
 _MODEL = "model.safetensors"
 _TRAINING = "training.safetensors"
 _STRUCTURE = "training.json"
+_SHARED = ("model", "training")  # parts of a state that are the same on all ranks, or nearly so
+_LOOK_S = 0.05  # between two looks for the parts of other ranks
+_OWN = "own"
+
+PARTS_S = 1800.0
+"""Seconds that rank 0 waits for the parts of the other ranks: their disks may be slower, or shared."""
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A staged checkpoint: its files in memory, not yet on the store.
+    """A staged checkpoint, or the share of a rank: its files in memory, not yet on the store.
 
     Attributes:
         images: files that lie in the arena, valid until the next one is staged.
         documents: small files by name.
         header: what the manifest will say about it.
         stage_s: seconds that staging kept training waiting.
+        ranks: those whose shares make the checkpoint.
     """
 
     images: list[Image]
     documents: Mapping[str, bytes]
     header: Mapping[str, Any]
     stage_s: float
+    ranks: Ranks = field(default_factory=Ranks)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all its files."""
         return sum(image.size_bytes for image in self.images) + sum(map(len, self.documents.values()))
 
-    def write(self, store: Store, slot: Slot, *, still_newest: Callable[[], object]) -> Manifest:
-        """Write the files and commit them; runs in the background. What was written is removed when it fails.
+    def write(self, store: Store, slot: Slot, *, still_newest: Callable[[], object]) -> Manifest | None:
+        """Write the files, and on rank 0 commit; runs in the background. What was written is removed when it fails.
+
+        Returns:
+            The manifest on rank 0, None on the others.
 
         Raises:
             SupersededError: a newer attempt has started; nothing was committed.
-            SaveFailedError: see `CheckpointWriter.commit`.
+            SaveFailedError: see `CheckpointWriter.commit`, or the part of a rank did not come.
             OSError: the store refused.
         """
-        writer = CheckpointWriter(store, slot)
+        writer = CheckpointWriter(store, slot, self.ranks.rank, self.ranks.size)
         start = time.perf_counter()
         try:
             for image in self.images:
@@ -67,11 +94,26 @@ class Pending:
             for name, document in self.documents.items():
                 writer.write_file(name, document)
             writer.write_part()
+            if not self.ranks.is_first:
+                return None
             timings = {"stage_s": self.stage_s, "write_s": time.perf_counter() - start}
+            self._await_parts(writer, slot)
             return writer.commit({**self.header, "timings": timings}, still_newest=still_newest)
-        except BaseException:
+        except BaseException as error:
+            self.ranks.tell(slot.path, f"{type(error).__name__}: {error}")
             writer.discard()
             raise
+
+    def _await_parts(self, writer: CheckpointWriter, slot: Slot) -> None:
+        start = time.monotonic()
+        while missing := writer.missing_ranks():
+            waited_s = time.monotonic() - start
+            problem = self.ranks.told(slot.path)
+            if problem is None and waited_s > PARTS_S:
+                problem = f"waited {waited_s:.0f} s for ranks {', '.join(map(str, missing[:8]))}"
+            if problem is not None:
+                raise SaveFailedError(f"{slot.path} was not committed: {problem}", path=slot.path)
+            time.sleep(min(_LOOK_S + waited_s / 10, 20 * _LOOK_S))
 
 
 class Checkpointer:
@@ -79,27 +121,49 @@ class Checkpointer:
 
     Args:
         store: where checkpoints are.
-        rank: whose ``rank-`` files are written and read.
+        ranks: those that train together; every one calls `check`, `stage` and `read` alike.
     """
 
-    def __init__(self, store: Store, *, rank: int = 0) -> None:
+    def __init__(self, store: Store, ranks: Ranks | None = None) -> None:
         self.store = store
-        self._rank = rank
+        self._ranks = ranks or Ranks()
         self._stager = Stager(Arena())
         self._names = {
             "model": _MODEL,
             "training": _TRAINING,
-            "rank": rank_file(rank, ".safetensors"),
-            "rank.json": rank_file(rank, ".json"),
+            "rank": rank_file(self._ranks.rank, ".safetensors"),
+            "rank.json": rank_file(self._ranks.rank, ".json"),
         }
 
     def check(self, state: State) -> None:
         """Find out whether ``state`` can be saved, without copying it.
 
         Raises:
-            UnsupportedStateError: a value that no checkpoint can hold; names its place.
+            UnsupportedStateError: a value that no checkpoint can hold, on this rank or another; names its place.
         """
-        _flatten(state)
+        self._flatten("the check of the state", state)
+
+    def _flatten(self, what: str, state: State) -> tuple[dict[str, Flat], dict[str, dict[str, str]]]:
+        """The parts of a state taken apart, and rank 0's fingerprints of those that are shared."""
+        flat: dict[str, Flat] = {}
+        problem: UnsupportedStateError | None = None
+        try:
+            flat = _flatten(state)
+        except UnsupportedStateError as error:
+            problem = error
+        if self._ranks.size == 1:
+            if problem is not None:
+                raise problem
+            return flat, {}
+        value = {"problem": str(problem or ""), "path": getattr(problem, "path", "")}
+        if self._ranks.is_first and problem is None:
+            value["first"] = {part: fingerprint(flat[part]) for part in _SHARED}
+        answer = self._ranks.agree(what, value, _first_problem)
+        if problem is not None:
+            raise problem
+        if answer["problem"]:
+            raise UnsupportedStateError(answer["problem"], path=answer["path"])
+        return flat, answer["first"]
 
     def stage(self, state: State, header: Mapping[str, Any]) -> Pending:
         """Copy ``state`` into the arena. Training may go on when this returns.
@@ -107,52 +171,131 @@ class Checkpointer:
         The images of the call before are overwritten: call it only when they are written.
 
         Raises:
-            UnsupportedStateError: a value that no checkpoint can hold; names its place.
+            UnsupportedStateError: a value that no checkpoint can hold, on this rank or another; names its place.
         """
         start = time.perf_counter()
-        flat = _flatten(state)
-        images = self._stager.stage(
-            [
+        flat, first = self._flatten("staging", state)
+        if self._ranks.is_first:
+            files = [
                 FileSpec(self._names["model"], flat["model"].tensors, plain=True, metadata=flat["model"].aliases),
                 FileSpec(self._names["training"], flat["training"].tensors),
-                FileSpec(self._names["rank"], flat["rank"].tensors),
             ]
-        )
-        info = flatten(dict(state.info), lenient=True).structure
-        structure = {"model": flat["model"].structure, "training": flat["training"].structure, "info": info}
-        documents = {_STRUCTURE: dumps(structure), self._names["rank.json"]: dumps(flat["rank"].structure)}
-        return Pending(images, documents, header, time.perf_counter() - start)
+            own: dict[str, OwnPart] = {}
+        else:
+            files = []
+            own = {part: own_part(flat[part], first[part]) for part in _SHARED}
+        tensors = {**flat["rank"].tensors, **_own_tensors(own)}
+        images = self._copy([*files, FileSpec(self._names["rank"], tensors)])
+        documents = {self._names["rank.json"]: dumps({"rank": flat["rank"].structure, _OWN: _own_documents(own)})}
+        if self._ranks.is_first:
+            info = flatten(dict(state.info), lenient=True).structure
+            documents[_STRUCTURE] = dumps({part: flat[part].structure for part in _SHARED} | {"info": info})
+        return Pending(images, documents, header, time.perf_counter() - start, self._ranks)
+
+    def _copy(self, files: list[FileSpec]) -> list[Image]:
+        """Stage on every rank, or on none."""
+        images: list[Image] = []
+        problem: Exception | None = None
+        try:
+            images = self._stager.stage(files)
+        except (OSError, ResumeError) as error:
+            problem = error
+        text = "" if problem is None else f"{type(problem).__name__}: {problem}"
+        elsewhere = self._ranks.agree("staged", text, _first_text)
+        if problem is not None:
+            raise problem
+        if elsewhere:
+            raise SaveFailedError(f"staging failed {elsewhere}")
+        return images
 
     def read(self, ref: CheckpointRef, manifest: Manifest) -> State:
-        """Read a checkpoint, every chunk checked against its digest.
+        """Read this rank's view of a checkpoint, every chunk checked against its digest.
 
         Raises:
             CorruptCheckpointError: a file is missing, torn, altered or cannot be understood.
             UnsupportedStateError: a leaf of the user's own that is not registered in this process.
+            ResumeError: it was saved by another number of ranks.
             OSError: the store cannot be read.
         """
-        structure = self._document(ref, manifest, _STRUCTURE)
-        if not isinstance(structure, dict) or not {"model", "training"} <= structure.keys():
-            raise CorruptCheckpointError(f"{ref.path}/{_STRUCTURE} lacks the structure it is for", path=ref.path)
-        rank = self._document(ref, manifest, self._names["rank.json"])
-        return State(
-            model=self._tree(ref, manifest, self._names["model"], structure["model"]),
-            training=self._tree(ref, manifest, self._names["training"], structure["training"]),
-            rank=self._tree(ref, manifest, self._names["rank"], rank),
-        )
+        if manifest.world_size != self._ranks.size:
+            raise ResumeError(
+                f"{ref.path} was saved by {manifest.world_size} ranks and {self._ranks.size} train now: start as many",
+                path=ref.path,
+            )
+        structure = self._document(ref, manifest, _STRUCTURE, {*_SHARED})
+        document = self._document(ref, manifest, self._names["rank.json"], {"rank", _OWN})
+        own_tensors, of_rank = _split(self._tensors(ref, manifest, self._names["rank"]))
+        rank = unflatten(document["rank"], of_rank, path=f"{ref.path}/{self._names['rank']}")
+        trees = {
+            part: self._tree(ref, manifest, part, structure[part], document[_OWN].get(part), own_tensors.get(part, {}))
+            for part in _SHARED
+        }
+        return State(model=trees["model"], training=trees["training"], rank=rank)
 
-    def _document(self, ref: CheckpointRef, manifest: Manifest, name: str) -> Any:
-        return loads(bytes(read_file(self.store, ref, manifest.file(name))), path=f"{ref.path}/{name}")
+    def _document(self, ref: CheckpointRef, manifest: Manifest, name: str, keys: set[str]) -> Any:
+        document = loads(bytes(read_file(self.store, ref, manifest.file(name))), path=f"{ref.path}/{name}")
+        if not isinstance(document, dict) or not keys <= document.keys():
+            raise CorruptCheckpointError(f"{ref.path}/{name} lacks the structure it is for", path=ref.path)
+        return document
 
-    def _tree(self, ref: CheckpointRef, manifest: Manifest, name: str, structure: Any) -> Any:
-        path = f"{ref.path}/{name}"
-        stored = parse(read_file(self.store, ref, manifest.file(name)), path=path)
+    def _tensors(self, ref: CheckpointRef, manifest: Manifest, name: str) -> dict[str, torch.Tensor]:
+        stored = parse(read_file(self.store, ref, manifest.file(name)), path=f"{ref.path}/{name}")
         # tensors of their own: views would keep the whole file in memory as long as one of them lives
-        tensors: dict[str, torch.Tensor] = {key: tensor.clone() for key, tensor in stored.items()}
-        return unflatten(structure, tensors, plain=name == _MODEL, path=path)
+        return {key: tensor.clone() for key, tensor in stored.items()}
+
+    def _tree(
+        self, ref: CheckpointRef, manifest: Manifest, part: str, structure: Any, own: Any, tensors: dict[str, Any]
+    ) -> Any:
+        name = self._names[part]
+        shared = self._tensors(ref, manifest, name)
+        if own is not None:
+            try:
+                mine = OwnPart(own["structure"], tuple(own["shared"]), tensors)
+                structure, shared = with_own_part(structure, shared, mine)
+            except (KeyError, TypeError) as error:
+                path = f"{ref.path}/{self._names['rank.json']}"
+                raise CorruptCheckpointError(f"{path} does not fit {name}: {error!r}", path=path) from error
+        return unflatten(structure, shared, plain=name == _MODEL, path=f"{ref.path}/{name}")
 
 
 def _flatten(state: State) -> dict[str, Flat]:
     # the file of the weights is used alone, with the names that the state_dict has
     paths = {"model": "", "training": "training", "rank": "rank"}
     return {part: flatten(getattr(state, part), path=path) for part, path in paths.items()}
+
+
+def _first_problem(values: list[dict[str, Any]]) -> dict[str, Any]:
+    for rank, value in enumerate(values):
+        if value["problem"]:
+            return {"problem": f"on rank {rank}: {value['problem']}", "path": value["path"]}
+    return values[0]
+
+
+def _first_text(texts: list[str]) -> str:
+    return next((f"on rank {rank}: {text}" for rank, text in enumerate(texts) if text), "")
+
+
+def _own_tensors(own: Mapping[str, OwnPart]) -> dict[str, torch.Tensor]:
+    # contiguous, as the weights of rank 0 are in their file
+    return {
+        f"{_OWN}.{part}.{name}": tensor.contiguous() if part == "model" else tensor
+        for part, mine in own.items()
+        for name, tensor in mine.tensors.items()
+    }
+
+
+def _own_documents(own: Mapping[str, OwnPart]) -> dict[str, Any]:
+    return {
+        part: {"structure": mine.structure, "shared": list(mine.shared)}
+        for part, mine in own.items()
+        if mine.structure is not None or mine.tensors
+    }
+
+
+def _split(stored: Mapping[str, torch.Tensor]) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
+    """The tensors of a rank's file: its own of each shared part, and those of its rank state."""
+    own: dict[str, dict[str, torch.Tensor]] = {}
+    for part in _SHARED:
+        prefix = f"{_OWN}.{part}."
+        own[part] = {name.removeprefix(prefix): t for name, t in stored.items() if name.startswith(prefix)}
+    return own, {name: t for name, t in stored.items() if not name.startswith(f"{_OWN}.")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from resume_core.ranks import Ranks
 from resume_core.state import Fact, State
 
 __all__ = ["Framework"]
@@ -13,13 +14,8 @@ class Framework(Protocol):
     """One training framework, seen from the session. It captures and applies; it holds no decision."""
 
     @property
-    def rank(self) -> int:
-        """Which of the processes that train together this one is, from 0."""
-        ...
-
-    @property
-    def world_size(self) -> int:
-        """How many processes train together."""
+    def ranks(self) -> Ranks:
+        """The processes that train together, one object for the whole run."""
         ...
 
     def prepare(self, key: int) -> None:

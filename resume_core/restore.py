@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from resume_core.capture.runconfig import Accepted, check, from_json, table
 from resume_core.checkpointer import Checkpointer
-from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
+from resume_core.errors import (
+    CheckpointNotFoundError,
+    ConfigChangedError,
+    CorruptCheckpointError,
+    ResumeError,
+    UnsupportedStateError,
+)
 from resume_core.policy import Changes
+from resume_core.ranks import Ranks
 from resume_core.state import Progress, RunConfig, State
 from resume_core.storage import CheckpointRef, Manifest, Store, read_manifest
 
@@ -47,6 +55,7 @@ class Restorer:
         changes: what may differ from the run that saved.
         describe: the config of the run that resumes, given the key of the run.
         log: where messages go.
+        ranks: those that train together; all use the same checkpoint.
     """
 
     def __init__(
@@ -55,8 +64,10 @@ class Restorer:
         changes: Changes,
         describe: Callable[[int], RunConfig],
         log: logging.Logger,
+        ranks: Ranks,
     ) -> None:
         self._checkpointer = checkpointer
+        self._ranks = ranks
         self._changes = changes
         self._describe = describe
         self._log = log
@@ -72,13 +83,14 @@ class Restorer:
             CorruptCheckpointError: there are candidates and none of them can be used.
             OSError: the store cannot be read.
         """
-        damage: Exception | None = None
-        for ref in candidates:
-            try:
-                return self._read(ref)
-            except (CorruptCheckpointError, CheckpointNotFoundError) as error:
-                self._log.warning("%s cannot be used: %s", ref.path, error)
-                damage = error
+        damage: str | None = None
+        waiting = iter(candidates)
+        while (ref := self._next(waiting)) is not None:
+            found, error = self._try(ref)
+            damage = self._verdict(ref, error)
+            if damage is None:
+                return found
+            self._log.warning("%s cannot be used: %s", ref.path, damage)
         if damage is None:
             return None
         url = self._checkpointer.store.url
@@ -86,7 +98,41 @@ class Restorer:
             f"no checkpoint of this run's line in {url} can be used; the last reason: {damage} "
             'Restore the files, or start anew on purpose with resume="never".',
             path=url,
-        ) from damage
+        )
+
+    def _next(self, waiting: Iterator[CheckpointRef]) -> CheckpointRef | None:
+        """The next candidate, as rank 0 sees them."""
+
+        def choose(_: list[Any]) -> Any:
+            ref = next(waiting, None)
+            return None if ref is None else [ref.attempt, ref.name, ref.serial]
+
+        chosen = self._ranks.agree("the choice of a checkpoint", None, choose)
+        return None if chosen is None else CheckpointRef(*chosen)
+
+    def _try(self, ref: CheckpointRef) -> tuple[tuple[Restored, State] | None, Exception | None]:
+        try:
+            return self._read(ref), None
+        except Exception as error:  # whatever it is, the other ranks must hear of it
+            return None, error
+
+    def _verdict(self, ref: CheckpointRef, error: Exception | None) -> str | None:
+        """What is damaged, on any rank; None when all can go on from ``ref``.
+
+        Raises:
+            Exception: the error of this rank, or one that tells of another's, when it is no damage.
+        """
+        is_damage = isinstance(error, (CorruptCheckpointError, CheckpointNotFoundError))
+        kind = "" if error is None else "damage" if is_damage else type(error).__name__
+        kind, text = self._ranks.agree("reading the checkpoint", [kind, str(error or "")], _worst)
+        if not kind:
+            return None
+        if kind == "damage":
+            return str(text)
+        if error is not None and not is_damage:
+            raise error
+        known = {"ConfigChangedError": ConfigChangedError, "UnsupportedStateError": UnsupportedStateError}
+        raise known.get(kind, ResumeError)(text, path=ref.path)
 
     def _read(self, ref: CheckpointRef) -> tuple[Restored, State]:
         manifest = read_manifest(self._checkpointer.store, ref)
@@ -113,6 +159,13 @@ class Restorer:
         ):
             if differences:
                 self._log.log(level, text, table(differences))
+
+
+def _worst(found: list[list[str]]) -> list[str]:
+    """What decides for all: an error on any rank, else damage on any."""
+    several = len(found) > 1
+    named = [[kind, f"on rank {rank}: {text}" if several else text] for rank, (kind, text) in enumerate(found) if kind]
+    return max(named, key=lambda item: item[0] != "damage", default=["", ""])
 
 
 def _header(manifest: Manifest) -> tuple[Progress, int, RunConfig]:

@@ -43,10 +43,13 @@ class Schedule:
         self._retry_at_s = math.inf
 
     def due(self, progress: Progress) -> bool:
-        """Whether a save should be taken as soon as it can."""
-        steps, minutes = self._save.steps, self._save.minutes
-        if self._clock() >= self._retry_at_s:
+        """Whether a save should be taken as soon as it can, by steps or by this process's clock."""
+        minutes, now_s = self._save.minutes, self._clock()
+        if now_s >= self._retry_at_s or self.due_by_steps(progress):
             return True
-        if steps is not None and progress.step // steps > self._last_step // steps:
-            return True
-        return minutes is not None and self._clock() - self._last_s >= minutes * 60
+        return minutes is not None and now_s - self._last_s >= minutes * 60
+
+    def due_by_steps(self, progress: Progress) -> bool:
+        """Whether a save is due by steps alone, which all ranks see alike."""
+        steps = self._save.steps
+        return steps is not None and progress.step // steps > self._last_step // steps

@@ -1,12 +1,15 @@
 """The life of one attempt: every decision about saving, restoring and refusing is taken here.
 
-A plugin calls, in this order::
+A plugin calls, in this order, and with several ranks on each of them alike::
 
     prepare()            only when loaders are needed earlier than that
     start()              candidates, config diff, read, apply         (nothing is loaded before the diff)
     begin(progress)      claim the attempt, first save of a new run   (right before the first batch)
     boundary(progress)   between two batches, again and again
     end(error)           wait for the save in flight
+
+Several ranks save at one boundary without a message a step: they meet where steps say that a save is due, which all
+see alike, and otherwise at a batch that rank 0 names at the meeting before, seconds ahead. Only rank 0's clock counts.
 """
 
 from __future__ import annotations
@@ -17,39 +20,27 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from resume_core.capture.provenance import describe_code, provenance
 from resume_core.capture.rng import derive
 from resume_core.capture.runconfig import Difference, to_json
-from resume_core.checkpointer import Checkpointer, Pending
-from resume_core.errors import (
-    CheckpointNotFoundError,
-    ResumeError,
-    SaveFailedError,
-    SupersededError,
-    UnsupportedStateError,
-)
+from resume_core.checkpointer import Checkpointer
+from resume_core.errors import CheckpointNotFoundError, ResumeError, SaveFailedError, UnsupportedStateError
 from resume_core.framework import Framework
 from resume_core.policy import Changes, Keep, SaveEvery
 from resume_core.restore import Restored, Restorer, read_key, restore_threads
+from resume_core.saves import Saves, merge
 from resume_core.schedule import Schedule
 from resume_core.state import Progress, RunConfig
-from resume_core.storage import (
-    Attempt,
-    CheckpointRef,
-    CheckpointSlots,
-    Lineage,
-    open_store,
-    prune,
-)
-from resume_core.writer import Writer
+from resume_core.storage import Attempt, CheckpointRef, Lineage, open_store
 
 __all__ = ["Restored", "Session", "resume_mode"]
 
 _KEY = 7  # the word that the run's key is derived from the seed with
-_MAX_FAILURES = 3  # failed saves in a row that end training
+_MEET_S = 2.0  # between meetings of several ranks, about
+_MAX_BATCHES_APART = 10_000
 
 
 def resume_mode(resume: str = "auto") -> str:
@@ -65,15 +56,6 @@ def resume_mode(resume: str = "auto") -> str:
     if not isinstance(mode, str) or not mode:
         raise ValueError(f'resume must be "auto", "must", "never" or the name of a checkpoint, got {mode!r}')
     return mode.lower() if mode.lower() in ("auto", "must", "never", "off") else mode
-
-
-@dataclass
-class _Health:
-    """How the saves of this attempt went."""
-
-    committed: bool = False
-    num_failed_in_a_row: int = 0
-    blocked_s: list[float] = field(default_factory=list)
 
 
 class Session:
@@ -109,18 +91,18 @@ class Session:
         self._resume = resume_mode(resume)
         self._save, self._keep, self._changes = save or SaveEvery(), keep or Keep(), changes or Changes()
         self._log = log or logging.getLogger("exact_resume")
+        self._ranks = framework.ranks
         self._store = open_store(os.fspath(directory), dict(storage_options or {}))
         self._lineage = Lineage(self._store)
-        self._checkpointer = Checkpointer(self._store, rank=framework.rank)
-        self._writer = Writer()
+        self._checkpointer = Checkpointer(self._store, self._ranks)
+        self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log)
         self._schedule = Schedule(self._save)
-        self._health = _Health()
         self._restored: Restored | None = None
         self._attempt: Attempt | None = None
-        self._slots: CheckpointSlots | None = None
-        self._in_flight = 0  # the step whose save is in flight
         self._requested = False
         self._checked_at: int | None = None
+        self._met = (0, 0.0)  # the batch of the last meeting, and when that was
+        self._meet_at = 0  # the batch of the next
         self._key = 0
         self._start_s = time.monotonic()
         self._config: RunConfig = {}
@@ -131,13 +113,16 @@ class Session:
     @property
     def has_checkpoint(self) -> bool:
         """Whether `start` will find something to go on from."""
-        return next(iter(self._candidates()), None) is not None
+
+        def look(_: list[Any]) -> bool:
+            return next(self._candidates(), None) is not None
+
+        return bool(self._ranks.agree("the look for a checkpoint", None, look))
 
     @property
     def blocked_s(self) -> float | None:
         """Median seconds that a save of this attempt kept training waiting; None before the first."""
-        blocked = sorted(self._health.blocked_s)
-        return blocked[len(blocked) // 2] if blocked else None
+        return self._saves.blocked_s
 
     def _candidates(self) -> Iterator[CheckpointRef]:
         if self._resume == "never":
@@ -155,13 +140,13 @@ class Session:
             CheckpointNotFoundError: a checkpoint that was named is not there.
             OSError: the store cannot be read.
         """
-        readable = (key for ref in self._candidates() if (key := read_key(self._store, ref)) is not None)
-        self._framework.prepare(next(readable, self._fresh_key(seed)))
 
-    def _fresh_key(self, seed: int | None) -> int:
-        if not self._key:
-            self._key = secrets.randbits(64) if seed is None else derive(seed, _KEY)
-        return self._key
+        def choose(_: list[Any]) -> int:
+            readable = (key for ref in self._candidates() if (key := read_key(self._store, ref)) is not None)
+            return next(readable, self._key or _fresh_key(seed))
+
+        self._key = self._ranks.agree("the key", None, choose)
+        self._framework.prepare(self._key)
 
     def start(self, seed: int | None) -> Restored | None:
         """Find the newest valid checkpoint of the run's line, compare configurations, and apply it.
@@ -178,25 +163,24 @@ class Session:
             CorruptCheckpointError: checkpoints exist and none of them can be used.
             OSError: the store cannot be read.
         """
-        self._refuse_ranks()
         self._start_s = time.monotonic()
         for error in self._lineage.damaged():
             self._log.warning("%s", error)
-        restorer = Restorer(self._checkpointer, self._changes, self._describe, self._log)
+        restorer = Restorer(self._checkpointer, self._changes, self._describe, self._log, self._ranks)
         found = restorer.first_usable(self._candidates())
         if found is None:
             self._begin_anew(seed)
             return None
         self._restored, state = found
         self._warn_of_newer(self._restored.ref)
-        self._key = self._restored.key
+        self._key, self._saves.is_protected = self._restored.key, True
         self._framework.apply(state)
         restore_threads(self._restored.accepted, self._log)
         return self._restored
 
     def _warn_of_newer(self, ref: CheckpointRef) -> None:
         """A name that stays in a script brings every restart back to it."""
-        if self._resume in ("auto", "must"):
+        if self._resume in ("auto", "must") or not self._ranks.is_first:
             return
         newest = next(iter(self._lineage.candidates()), None)
         if newest is not None and newest.path != ref.path:
@@ -214,13 +198,8 @@ class Session:
                 'or start the run with resume="auto".',
                 path=self._store.url,
             )
-        self._describe(self._fresh_key(seed))
-
-    def _refuse_ranks(self) -> None:
-        if self._framework.world_size > 1:
-            raise ResumeError(
-                f"{self._framework.world_size} processes train together; this version resumes a single process only"
-            )
+        self._key = self._ranks.share("the key", self._key or _fresh_key(seed))
+        self._describe(self._key)
 
     def _describe(self, key: int) -> RunConfig:
         """The run's config, read once, before anything is loaded."""
@@ -242,24 +221,40 @@ class Session:
         if self._attempt is not None:
             return
         restored = self._restored
-        accepted = [d.as_dict() for d in _decisive(restored)] if restored else []
-        info = {"provenance": dict(self._provenance), "accepted": accepted, "key": self._key}
-        newest = None if self._resume == "never" else self._lineage.newest()
-        self._attempt = self._lineage.claim(
-            # an attempt that found nothing to restore still belongs to the run, so that its leftovers are pruned
-            parent=newest.name if newest and restored is None else None,
-            restored_from=restored.ref if restored else None,
-            info=info,
-        )
-        self._slots = CheckpointSlots(self._store, self._attempt.name)
+        self._attempt = self._claim(restored)
+        self._saves.open(self._attempt, is_first=self._ranks.is_first)
         self._schedule.restart(progress)
+        self._met, self._meet_at = (progress.batch, time.monotonic()), progress.batch + 1
         if restored is not None:
             self._announce(restored)
         else:
             self._log.info("a new run: %s in %s", self._attempt.name, self._store.url)
             if self._save.at_start:
-                self._take(progress, "start")
+                place = self._ranks.agree("the start", None, lambda _: self._saves.next_place(progress.step))
+                self._take(progress, "start", place)
         self._checked_at = progress.step
+
+    def _claim(self, restored: Restored | None) -> Attempt:
+        """One attempt for all ranks, made by rank 0."""
+        accepted = [d.as_dict() for d in _decisive(restored)] if restored else []
+        info = {"provenance": dict(self._provenance), "accepted": accepted, "key": self._key}
+        origin = restored.ref if restored else None
+
+        def claim(_: list[Any]) -> str:
+            newest = None if self._resume == "never" else self._lineage.newest()
+            # an attempt that found nothing to restore still belongs to the run, so that its leftovers are pruned
+            parent = newest.name if newest and restored is None else None
+            return self._lineage.claim(parent=parent, restored_from=origin, info=info).name
+
+        name = self._ranks.agree("the claim", None, claim)
+        attempt = self._lineage.attempt(name)
+        if not all(self._ranks.gather("the look for the claim", attempt is not None)) or attempt is None:
+            raise ResumeError(
+                f"rank 0 has made {name} in {self._store.url} and not all ranks see it: the directory must be one that "
+                "all machines share",
+                path=self._store.url,
+            )
+        return attempt
 
     def _announce(self, restored: Restored) -> None:
         assert self._attempt is not None
@@ -284,38 +279,74 @@ class Session:
             SaveFailedError: the first save of a new run failed, or three saves in a row.
             SupersededError: a newer attempt of the run has started.
             UnsupportedStateError: state that first exists after the first step cannot be saved.
+            ResumeError: the ranks are not at the same batch, or one did not come to the meeting.
         """
         if self._attempt is None:
             return False
-        self._settle()
-        self._requested = self._requested or self._schedule.due(progress)
         if self._checked_at is not None and progress.step > self._checked_at:
             # moments of an optimizer exist only after its first step: refuse now rather than hours later
             self._checkpointer.check(self._framework.capture())
             self._checked_at = None
-        if self._requested and not progress.in_window and not self._writer.busy:
-            self._try(progress)
+        if self._is_meeting(progress):
+            self._meet(progress)
         return False
 
-    def _try(self, progress: Progress) -> None:
+    def _is_meeting(self, progress: Progress) -> bool:
+        """Decided from what all ranks see alike."""
+        if self._ranks.size == 1 or self._requested or progress.batch >= self._meet_at:
+            return True
+        return self._schedule.due_by_steps(progress)
+
+    def _meet(self, progress: Progress) -> None:
+        mine = {"at": [progress.batch, progress.step], "outcome": self._saves.outcome()}
+        decision = self._ranks.agree("a boundary", mine, lambda values: self._decide(progress, values))
+        self._meet_at = decision["meet_at"]
+        if self._saves.conclude(decision["outcome"], strict=False):
+            self._schedule.failed(self._saves.num_failed_in_a_row)
+        self._requested = decision["requested"]
+        if decision["place"] is not None:
+            self._try(progress, decision["place"])
+
+    def _decide(self, progress: Progress, values: list[dict[str, Any]]) -> dict[str, Any]:
+        """On rank 0, for all."""
+        for rank, value in enumerate(values):
+            if value["at"] != values[0]["at"]:
+                raise ResumeError(
+                    f"rank {rank} is at batch {value['at'][0]}, step {value['at'][1]}, and rank 0 at batch "
+                    f"{progress.batch}, step {progress.step}: all ranks must train on the same number of batches"
+                )
+        outcome = merge([value["outcome"] for value in values])
+        requested = self._requested or self._schedule.due(progress)
+        can_save = requested and not progress.in_window and outcome[0] not in ("busy", "superseded")
+        place = self._saves.next_place(progress.step) if can_save else None
+        return {
+            "outcome": outcome,
+            "requested": requested,
+            "place": place,
+            "meet_at": progress.batch + self._batches_to_go(progress),
+        }
+
+    def _batches_to_go(self, progress: Progress) -> int:
+        """Until the next meeting, from the time that those since the last one took."""
+        (batch, at_s), now_s = self._met, time.monotonic()
+        self._met = progress.batch, now_s
+        batch_s = (now_s - at_s) / max(progress.batch - batch, 1)
+        return max(1, min(int(_MEET_S / batch_s), _MAX_BATCHES_APART)) if batch_s > 0 else 1
+
+    def _try(self, progress: Progress, place: list[Any]) -> None:
         try:
-            self._take(progress, "schedule")
-        except (UnsupportedStateError, OSError) as error:
+            self._take(progress, "schedule", place)
+        except (UnsupportedStateError, SaveFailedError, OSError) as error:
             self._requested = False
             self._schedule.restart(progress)
-            self._failed(error, progress.step, strict=False)
+            self._saves.failed(f"{type(error).__name__}: {error}", error, progress.step, strict=False)
+            self._schedule.failed(self._saves.num_failed_in_a_row)
 
-    def _take(self, progress: Progress, reason: str) -> None:
+    def _take(self, progress: Progress, reason: str, place: list[Any]) -> None:
         """Capture and stage now, write in the background."""
-        assert self._attempt is not None
-        assert self._slots is not None
-        start = time.perf_counter()
-        pending = self._checkpointer.stage(self._framework.capture(), self._header(progress, reason))
-        slot, attempt = self._slots.take(progress.step), self._attempt
-        self._requested, self._in_flight = False, progress.step
+        self._saves.take(self._framework.capture(), self._header(progress, reason), place, progress.step)
+        self._requested = False
         self._schedule.restart(progress)
-        self._writer.submit(lambda: self._write(pending, slot, attempt))
-        self._health.blocked_s.append(time.perf_counter() - start)
 
     def _header(self, progress: Progress, reason: str) -> dict[str, Any]:
         return {
@@ -327,59 +358,42 @@ class Session:
             "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         }
 
-    def _write(self, pending: Pending, slot: Any, attempt: Attempt) -> None:
-        manifest = pending.write(self._store, slot, still_newest=lambda: self._lineage.check_newest(attempt))
-        self._log.debug("saved %s, %d bytes", manifest.ref.path, pending.size_bytes)
-        for problem in prune(self._lineage, self._keep, attempt).failures:
-            self._log.warning("an old checkpoint could not be deleted: %s", problem)
-
-    def _settle(self, *, strict: bool = False) -> None:
-        """Take the outcome of the save that ended since the last boundary; ``strict`` raises any failure."""
-        ended, error = self._writer.take_outcome()
-        if isinstance(error, SupersededError):
-            raise error
-        if error is not None:
-            self._failed(error, self._in_flight, strict=strict)
-        elif ended:
-            self._health.committed = True
-            self._health.num_failed_in_a_row = 0
-
-    def _failed(self, error: BaseException, step: int, *, strict: bool) -> None:
-        """Say that a save failed; raise when training should not go on like that."""
-        self._health.num_failed_in_a_row += 1
-        self._schedule.failed(self._health.num_failed_in_a_row)
-        unprotected = not self._health.committed and self._restored is None
-        kept = "no checkpoint exists yet" if unprotected else "older checkpoints are intact"
-        message = f"the save at step {step} failed ({type(error).__name__}: {error}); {kept}"
-        self._log.error("%s", message)
-        if strict or unprotected or self._health.num_failed_in_a_row >= _MAX_FAILURES:
-            raise SaveFailedError(message, path=self._store.url, step=step) from error
-
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for the save in flight.
+        """Wait for the save in flight; with several ranks for this one's share, and the rest at the next boundary.
 
         Raises:
             SaveFailedError: it failed; its cause is chained.
             SupersededError: a newer attempt of the run has started.
             TimeoutError: it was still being written.
         """
-        self._writer.wait(timeout_s)
-        self._settle(strict=True)
+        self._saves.writer.wait(timeout_s)
+        if self._ranks.size == 1:
+            self._saves.conclude(self._saves.outcome(), strict=True)
 
     def end(self, error: BaseException | None = None) -> None:
         """Training is over: wait for the save in flight.
 
         Args:
-            error: what ended it, None when it ran to its end. With one, a failed save is logged and not raised.
+            error: what ended it, None when it ran to its end. With one, a failed save is logged and not raised, and
+                other ranks are not waited for.
 
         Raises:
             SaveFailedError: the last save failed.
+            SupersededError: a newer attempt of the run has started.
         """
+        self._saves.writer.wait()
+        outcome = self._saves.outcome()
+        if error is None:
+            outcome = self._ranks.agree("the end", outcome, merge)
         try:
-            self.wait()
+            self._saves.conclude(outcome, strict=True)
         except ResumeError:
             if error is None:
                 raise
+
+
+def _fresh_key(seed: int | None) -> int:
+    return secrets.randbits(64) if seed is None else derive(seed, _KEY)
 
 
 def _decisive(restored: Restored) -> tuple[Difference, ...]:

@@ -55,4 +55,4 @@ class Settle(L.Callback):
     def on_train_batch_start(self, trainer, *args):
         for callback in trainer.callbacks:
             if isinstance(callback, ResumeCallback) and callback._session is not None:
-                callback._session._writer.wait()
+                callback._session._saves.writer.wait()

@@ -42,13 +42,16 @@ class ResumableLoader:
         loader: changed in place; see the module.
         key: the run's root of all data randomness.
         slot: which loader of the run it is, so that two loaders never share draws.
+        rank: of this process.
+        world_size: how many ranks have such a loader; what its samples draw differs between them.
     """
 
-    def __init__(self, loader: DataLoader[Any], *, key: int, slot: int) -> None:
+    def __init__(self, loader: DataLoader[Any], *, key: int, slot: int, rank: int = 0, world_size: int = 1) -> None:
         # held weakly: the loader holds this object, and a cycle would keep worker processes alive until a collection
         self._loader = weakref.ref(loader)
         self.key = key
         self.slot = slot
+        self.rank, self.world_size = rank, world_size
         self._sampler: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         self._chain = sampler_chain(self._sampler)
         self.salt = next((salt for salt in map(sampler_salt, self._chain) if salt), 0)
@@ -225,6 +228,7 @@ class ResumableLoader:
         name = "sampler" if self.loader.batch_sampler is None else "batch_sampler"
         # workers that persist keep the seed of the first round, which a resumed run has to give them as well
         seed = derive(self.key, self.slot, _WORKERS) if self.loader.persistent_workers else self._seed(_WORKERS, at)
+        seed = derive(seed, self.rank)
         seed_rng(seed)
         saved = None if generator is None else generator.get_state()
         if generator is not None:
@@ -256,13 +260,18 @@ class ResumableLoader:
         if at.attributes is not None:
             self._set_attributes(at.attributes)
         at.attributes = _plain_attributes(self._chain)
+        rank, apart = self.rank, self.world_size
         units = order(self._sampler, derive(self._seed(_ORDER, at), self.salt), position, single=single)
         self._catch_up(at, position)
         for unit in units:
             size = 1 if single else len(unit)
             number += 1
             at.positions[number] = position + size
-            yield Sent(unit, seed, position, single) if data is None else seeded(unit, seed, position, single, data)
+            place = position * apart + rank
+            if data is None:
+                yield Sent(unit, seed, place, single, apart)
+            else:
+                yield seeded(unit, seed, place, single, data, apart)
             position += size
 
     def _catch_up(self, at: Round, start: int) -> None:

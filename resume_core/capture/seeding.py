@@ -1,7 +1,8 @@
 """Indices that carry their seeds to where the sample is fetched.
 
-Everything random about a sample is a function of (seed of the epoch, position of the sample). The index objects that
-a sampler hands to a fetcher do the seeding, so no dataset, collate function or worker needs a wrapper:
+Everything random about a sample is a function of (seed of the epoch, place of the sample). With one rank its place is
+its position in the epoch; with several, their positions take turns, so that no two ranks ever share draws. The index
+objects that a sampler hands to a fetcher do the seeding, so no dataset, collate function or worker needs a wrapper:
 
 * a batch of indices is a list that reseeds before each index it yields: torch's fetcher iterates it and fetches each
   sample right after (`torch.utils.data._utils.fetch`);
@@ -67,10 +68,10 @@ class DataGenerators:
             )
 
 
-def deliver(seed: int, position: int, generators: DataGenerators) -> None:
+def deliver(seed: int, place: int, generators: DataGenerators) -> None:
     """Seed for a fetch that starts now and for what draws before any single sample is fetched."""
     global _collate_words
-    _collate_words = (seed, position, _DELIVERY)
+    _collate_words = (seed, place, _DELIVERY)
     generators.seed(derive(*_collate_words))
 
 
@@ -80,14 +81,15 @@ class SeededBatch(list[Any]):
     Args:
         indices: what the dataset is asked for, in order.
         seed: of the epoch.
-        position: of the first index in the epoch.
+        place: of the first index in the epoch, over all ranks.
         generators: those of the dataset, seeded too; in a worker of the worker's copy.
+        apart: from the place of one index to the next, the number of ranks.
     """
 
-    def __init__(self, indices: Any, seed: int, position: int, generators: DataGenerators) -> None:
+    def __init__(self, indices: Any, seed: int, place: int, generators: DataGenerators, apart: int = 1) -> None:
         super().__init__(indices)
         self.seed = seed
-        self.position = position
+        self.place, self.apart = place, apart
         self.generators = generators
         self.num_passes = 0
 
@@ -99,50 +101,52 @@ class SeededBatch(list[Any]):
         seed_all = self.generators.seed if self.generators.found else seed_rng
         of_epoch = derive(seed)
         # all at once: between samples caches are cold, and then the hash costs ten times as much
-        seeds = [extend(of_epoch, position) for position in range(self.position, self.position + len(self))]
+        places = range(self.place, self.place + len(self) * self.apart, self.apart)
+        seeds = [extend(of_epoch, place) for place in places]
         for seed_of_sample, index in zip(seeds, super().__iter__(), strict=True):
             seed_all(seed_of_sample)
             yield index
         # what the collate function draws from the global generators goes on behind the last sample's draws; generators
         # of its own are seeded by `SeededCollate`
-        _collate_words = (seed, self.position, _COLLATE)
+        _collate_words = (seed, self.place, _COLLATE)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(super().__iter__()),)  # copies seed nothing
 
 
-def seeded(unit: Any, seed: int, position: int, single: bool, data: DataGenerators) -> Any:
+def seeded(unit: Any, seed: int, place: int, single: bool, data: DataGenerators, apart: int = 1) -> Any:
     """What a fetcher in this process is given for ``unit``; called right before the fetch.
 
     Args:
         unit: an index, or a batch of them.
         seed: of the epoch.
-        position: of the first index in the epoch.
+        place: of the first index in the epoch, over all ranks.
         single: whether ``unit`` is one index (``batch_size=None``).
         data: the generators of the dataset.
+        apart: from the place of one index to the next, the number of ranks.
     """
     if data.num_fetches < _SEARCH_AGAIN:
         data.search_again()
     if single or data.takes_batches:
-        deliver(seed, position, data)
+        deliver(seed, place, data)
     # a batch that is no list is seeded as a whole: __getitems__ must see it as it is
     whole = single or data.transforms_batches or (data.takes_batches and type(unit) is not list)
-    return unit if whole else SeededBatch(unit, seed, position, data)
+    return unit if whole else SeededBatch(unit, seed, place, data, apart)
 
 
 class Sent:
     """Takes an index, or a batch of them, to a worker and gives way there to what `seeded` makes of it."""
 
-    def __init__(self, unit: Any, seed: int, position: int, single: bool) -> None:
-        self.words = (unit, seed, position, single)
+    def __init__(self, unit: Any, seed: int, place: int, single: bool, apart: int = 1) -> None:
+        self.words = (unit, seed, place, single, apart)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _receive, self.words
 
 
-def _receive(unit: Any, seed: int, position: int, single: bool) -> Any:
+def _receive(unit: Any, seed: int, place: int, single: bool, apart: int) -> Any:
     data = _of_worker or _find_generators()
-    return unit if data is None else seeded(unit, seed, position, single, data)
+    return unit if data is None else seeded(unit, seed, place, single, data, apart)
 
 
 def _find_generators() -> DataGenerators | None:

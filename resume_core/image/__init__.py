@@ -15,6 +15,7 @@ from __future__ import annotations
 from resume_core.image.arena import Arena
 from resume_core.image.layout import Entry, Layout
 from resume_core.image.read import Header, Stored, parse, parse_header
+from resume_core.image.replicas import OwnPart, fingerprint, own_part, with_own_part
 from resume_core.image.stage import FileSpec, Image, Stager
 from resume_core.image.structure import Flat, Recorded, dumps, flatten, loads, register_leaf, unflatten
 
@@ -36,4 +37,8 @@ __all__ = [
     "parse_header",
     "Header",
     "Stored",
+    "OwnPart",
+    "fingerprint",
+    "own_part",
+    "with_own_part",
 ]

@@ -163,6 +163,15 @@ class Lineage:
                 return attempt
         return None
 
+    def attempt(self, name: str) -> Attempt | None:
+        """The attempt whose folder is ``name``, None when it is not there or cannot be used.
+
+        Raises:
+            OSError: the store cannot be read.
+        """
+        found = self._load(name)
+        return found if isinstance(found, Attempt) else None
+
     def claim(
         self, *, parent: str | None = None, restored_from: CheckpointRef | None = None, info: JsonMapping | None = None
     ) -> Attempt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from resume_core.ranks import Ranks
 from resume_core.session import Session
 from resume_core.state import Fact, Progress, State
 
@@ -12,8 +13,8 @@ from resume_core.state import Fact, Progress, State
 class Toy:
     """Counts in a tensor; implements `resume_core.framework.Framework`."""
 
-    def __init__(self, world_size=1, **facts):
-        self.rank, self.world_size = 0, world_size
+    def __init__(self, ranks=None, **facts):
+        self.ranks = ranks or Ranks()
         self.facts = {"seed": 7, "batch_size": 4} | facts
         self.value = torch.zeros(3)
         self.key = None
@@ -54,7 +55,7 @@ class Run:
             self.toy.step()
             self.num += 1
             if settle:
-                self.session._writer.wait()
+                self.session._saves.writer.wait()
             self.session.boundary(Progress(step=self.num, batch=self.num, in_window=in_window))
         return self
 

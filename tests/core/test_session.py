@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from resume_core import Changes, ConfigChangedError, Keep, ResumeError, SaveEvery, SupersededError
+from resume_core import Changes, ConfigChangedError, Keep, SaveEvery, SupersededError
 from resume_core.checkpointer import Pending
 from resume_core.errors import SaveFailedError, UnsupportedStateError
 from resume_core.schedule import RETRY_S
@@ -82,7 +82,7 @@ def test_a_save_that_is_due_while_one_is_in_flight_is_taken_at_the_first_boundar
     run = start(directory, save=SaveEvery(steps=2, minutes=None))
     run.train(3, settle=False)  # due at step 2, but the save at the start is still in flight
     gate.set()
-    run.session._writer.wait()
+    run.session._saves.writer.wait()
     run.train(1)
     run.session.end()
     assert names(directory) == ["step-000000004", "step-000000000"]
@@ -99,7 +99,7 @@ def test_a_snapshot_is_what_the_state_was_when_it_was_taken(directory, start, mo
     gate = threading.Event()
     write = Pending.write
     run = start(directory, save=SaveEvery(steps=3, minutes=None)).train(2)
-    run.session._writer.wait()
+    run.session._saves.writer.wait()
     monkeypatch.setattr(Pending, "write", lambda self, *a, **k: gate.wait() and write(self, *a, **k))
     run.train(1)
     run.train(2, settle=False)  # changes the live tensors while the save waits
@@ -126,7 +126,7 @@ def test_what_was_accepted_is_what_the_next_attempt_is_compared_with(directory, 
 
 def test_an_older_attempt_is_stopped_at_its_next_commit(directory, start):
     old = start(directory, save=EVERY).train(2)
-    old.session._writer.wait()
+    old.session._saves.writer.wait()
     new = start(directory, save=EVERY).train(1)
     with pytest.raises(SupersededError, match=r"attempt-0002.*attempt-0001"):
         old.train(3)
@@ -134,11 +134,6 @@ def test_an_older_attempt_is_stopped_at_its_next_commit(directory, start):
     new.session.end()
     # its save at step 2 was in flight when it was waited for, so the newer one went on from there
     assert start(directory).restored.progress.step == new.num
-
-
-def test_several_ranks_are_refused(toy, tmp_path):
-    with pytest.raises(ResumeError, match="2 processes"):
-        Session(toy(world_size=2), tmp_path).start(7)
 
 
 def test_state_that_cannot_be_saved_is_refused_at_the_start(directory, toy):
@@ -183,7 +178,7 @@ def test_a_name_that_goes_back_is_said_to_do_so(directory, start, caplog):
 
 def test_an_error_that_ends_training_is_not_hidden_by_a_failed_save(directory, start, monkeypatch):
     run = start(directory, save=EVERY).train(1)
-    run.session._writer.wait()
+    run.session._saves.writer.wait()
     monkeypatch.setattr(Pending, "write", lambda *a, **k: (_ for _ in ()).throw(OSError(28, "full")))
     run.train(1)
     run.session.end(ValueError("the user's"))  # does not raise
@@ -191,7 +186,7 @@ def test_an_error_that_ends_training_is_not_hidden_by_a_failed_save(directory, s
 
 def test_wait_raises_what_went_wrong(directory, start, monkeypatch):
     run = start(directory, save=EVERY).train(1)
-    run.session._writer.wait()
+    run.session._saves.writer.wait()
     monkeypatch.setattr(Pending, "write", lambda *a, **k: (_ for _ in ()).throw(OSError(28, "full")))
     run.train(1)
     with pytest.raises(SaveFailedError, match="full") as failed:

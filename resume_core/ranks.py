@@ -1,0 +1,147 @@
+"""Agreement of the processes that train together: rank 0 decides, every wait has an end and names who is missing.
+
+It goes through the key-value store that ``torch.distributed`` was initialised with, not through collectives: a
+collective that one rank does not reach blocks all others without saying whose fault it is, and may not be mixed with
+those of the training that are still in flight.
+
+Each call of `Ranks.agree` is a meeting: every rank calls it in the same order with the same ``what``::
+
+    rank k     <what>/<number>/<k>      its value, as JSON
+    rank 0     <what>/<number>/decision what `decide` made of all values
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from resume_core.errors import ResumeError
+
+__all__ = ["AGREE_S", "Ranks"]
+
+AGREE_S = 1800.0
+"""Seconds that a meeting waits, as long as the process groups of torch do: a rank may still be reading its data."""
+
+_PAUSE_S = 0.05  # between two looks, at most; ranks that train together come within milliseconds
+_SAY_AFTER_S = 60.0
+
+_log = logging.getLogger(__name__)
+Decide = Callable[[list[Any]], Any]
+
+
+class Ranks:
+    """The ranks of one run, as one of them sees them.
+
+    Args:
+        rank: this one.
+        size: how many there are.
+        store: of ``torch.distributed`` (any ``torch.distributed.Store``); None for a single process.
+        timeout_s: how long a meeting waits for a rank that does not come.
+
+    Raises:
+        ValueError: a rank outside the world, or several ranks without a store.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, store: Any = None, *, timeout_s: float = AGREE_S) -> None:
+        if not 0 <= rank < size:
+            raise ValueError(f"rank {rank} is not in a world of {size}")
+        if size > 1 and store is None:
+            raise ValueError(f"{size} ranks cannot agree without a store")
+        self.rank, self.size = rank, size
+        self._store, self._timeout_s = store, timeout_s
+        self._number = 0
+        self._last = ""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which decides and speaks for all."""
+        return self.rank == 0
+
+    def agree(self, what: str, value: Any, decide: Decide) -> Any:
+        """Tell rank 0 a value and get its decision.
+
+        Args:
+            what: names the occasion in messages.
+            value: of this rank, strict JSON.
+            decide: called on rank 0 with the values of all ranks, in their order; its result is strict JSON.
+
+        Returns:
+            The decision, the same on every rank.
+
+        Raises:
+            ResumeError: a rank did not come in time; names it.
+        """
+        if self.size == 1:
+            return decide([value])
+        self._number += 1
+        place = f"{what}/{self._number}"
+        if not self.is_first:
+            self._put(f"{place}/{self.rank}", value)
+            decision = self._get(place, "decision", 0)
+        else:
+            values = [value, *(self._get(place, str(rank), rank) for rank in range(1, self.size))]
+            try:
+                decision = {"value": decide(values)}
+            except BaseException as error:
+                self._put(f"{place}/decision", {"error": f"{type(error).__name__}: {error}"})
+                raise
+            self._put(f"{place}/decision", decision)
+        self._forget_last(place)
+        if "error" in decision:
+            raise ResumeError(f"rank 0 stopped at {what!r}: {decision['error']}")
+        return decision["value"]
+
+    def gather(self, what: str, value: Any) -> list[Any]:
+        """The values of all ranks, on every rank; see `agree`."""
+        found: list[Any] = self.agree(what, value, lambda values: values)
+        return found
+
+    def share(self, what: str, value: Any) -> Any:
+        """The value of rank 0, on every rank; see `agree`. What the others pass is not looked at."""
+        return self.agree(what, value if self.is_first else None, lambda values: values[0])
+
+    def tell(self, what: str, message: str) -> None:
+        """Leave a message for `told`; no meeting, so a background thread may do it."""
+        if self.size > 1:
+            self._put(f"told/{what}", f"on rank {self.rank}: {message}")
+
+    def told(self, what: str) -> str | None:
+        """What a rank has left with `tell`, if any."""
+        key = f"told/{what}"
+        return str(json.loads(self._store.get(key))) if self.size > 1 and self._is_there(key) else None
+
+    def _put(self, key: str, value: Any) -> None:
+        self._store.set(key, json.dumps(value, allow_nan=False))
+
+    def _get(self, place: str, name: str, rank: int) -> Any:
+        key, start, said = f"{place}/{name}", time.monotonic(), False
+        while not self._is_there(key):
+            waited_s = time.monotonic() - start
+            if waited_s > self._timeout_s:
+                raise ResumeError(
+                    f"rank {self.rank} waited {waited_s:.0f} s for rank {rank} at {place.rpartition('/')[0]!r}; "
+                    f"look at what rank {rank} does or died of"
+                )
+            if waited_s > _SAY_AFTER_S and not said:
+                _log.warning("rank %d has waited %.0f s for rank %d at %r", self.rank, waited_s, rank, place)
+                said = True
+            time.sleep(min(waited_s / 10, _PAUSE_S))
+        return json.loads(self._store.get(key))
+
+    def _is_there(self, key: str) -> bool:
+        # the store's own wait cannot be interrupted, and it prints a warning each time that it ends in vain
+        try:
+            return bool(self._store.check([key]))
+        except RuntimeError as error:
+            raise ResumeError(f"rank {self.rank} has lost the store of torch.distributed: {error}") from error
+
+    def _forget_last(self, place: str) -> None:
+        """Who is at this meeting has read all of the last one, so that can go."""
+        last, self._last = self._last, place
+        if last:
+            with suppress(RuntimeError):  # a kind of store that cannot delete
+                self._store.delete_key(f"{last}/{self.rank}" if self.rank else f"{last}/decision")
