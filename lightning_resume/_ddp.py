@@ -122,13 +122,10 @@ class BucketLayout:
 
 
 def _limits(ddp: Any) -> list[int]:
-    """Of the buckets' sizes in bytes, when they are laid out anew."""
-    config = getattr(ddp, "_bucket_config", None)
-    if config is not None:
-        limits: list[int] = config.compute_bucket_size_limits(static_graph=False, find_unused_parameters=False)[1]
-        return limits
+    """Of the buckets' sizes in bytes, when they are laid out anew: the user's own, or what the reducer takes then."""
+    own = list(getattr(getattr(ddp, "_bucket_config", None), "per_bucket_bytes_caps", ()))
     first = dist._DEFAULT_FIRST_BUCKET_BYTES if ddp.bucket_bytes_cap_default else ddp.bucket_bytes_cap
-    return [first, ddp.bucket_bytes_cap]
+    return own or [first, ddp.bucket_bytes_cap]
 
 
 @contextlib.contextmanager

@@ -276,9 +276,10 @@ def _first_text(texts: list[str]) -> str:
 
 
 def _own_tensors(own: Mapping[str, OwnPart]) -> dict[str, torch.Tensor]:
-    # contiguous, as the weights of rank 0 are in their file
+    # weights are contiguous, as those of rank 0 are in their file; and each is a copy, as a file holds a tensor once and
+    # the state of this rank may have the same one in another part
     return {
-        f"{_OWN}.{part}.{name}": tensor.contiguous() if part == "model" else tensor
+        f"{_OWN}.{part}.{name}": tensor.contiguous().clone() if part == "model" else tensor.clone()
         for part, mine in own.items()
         for name, tensor in mine.tensors.items()
     }

@@ -104,6 +104,20 @@ class Ranks:
         """The value of rank 0, on every rank; see `agree`. What the others pass is not looked at."""
         return self.agree(what, value if self.is_first else None, lambda values: values[0])
 
+    def part(self) -> None:
+        """The last meeting is over. Rank 0 stays until all have read its decision: the store may go with it.
+
+        Raises:
+            ResumeError: a rank did not come in time; names it.
+        """
+        if self.size == 1:
+            return
+        if self.is_first:
+            for rank in range(1, self.size):
+                self._get("the parting/0", str(rank), rank)
+        else:
+            self._put(f"the parting/0/{self.rank}", None)
+
     def tell(self, what: str, message: str) -> None:
         """Leave a message for `told`; no meeting, so a background thread may do it."""
         if self.size > 1:

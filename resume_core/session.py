@@ -385,6 +385,7 @@ class Session:
         outcome = self._saves.outcome()
         if error is None:
             outcome = self._ranks.agree("the end", outcome, merge)
+            self._ranks.part()
         try:
             self._saves.conclude(outcome, strict=True)
         except ResumeError:

@@ -1,0 +1,97 @@
+"""Ranks agree through a store; here they are threads of one process."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch.distributed as dist
+
+from resume_core.errors import ResumeError
+from resume_core.ranks import Ranks
+
+
+def together(size, work, *, timeout_s=20.0, only=None):
+    """Run ``work(ranks)`` on each rank; what each returned or raised."""
+    store = dist.HashStore()
+    found = [None] * size
+
+    def run(rank):
+        try:
+            found[rank] = work(Ranks(rank, size, store, timeout_s=timeout_s))
+        except Exception as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in (range(size) if only is None else only)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found, store
+
+
+def test_every_rank_gets_the_values_of_all():
+    found, _ = together(3, lambda ranks: [ranks.gather("numbers", ranks.rank + n) for n in range(20)])
+    assert found == [[[n, n + 1, n + 2] for n in range(20)]] * 3
+
+
+def test_rank_0_decides_for_all():
+    found, _ = together(3, lambda ranks: ranks.agree("a sum", ranks.rank, sum))
+    assert found == [3, 3, 3]
+    found, _ = together(3, lambda ranks: ranks.share("a word", f"of rank {ranks.rank}"))
+    assert found == ["of rank 0"] * 3
+
+
+def test_a_single_rank_needs_no_store():
+    ranks = Ranks()
+    assert ranks.agree("a sum", 4, sum) == 4
+    assert ranks.told("anything") is None
+    ranks.tell("anything", "is not written")
+    ranks.part()
+
+
+def test_a_wait_ends_and_names_the_rank_that_did_not_come():
+    found, _ = together(3, lambda ranks: ranks.gather("the roll call", None), timeout_s=0.2, only=[0, 1])
+    assert "rank 0 waited" in str(found[0])
+    assert "for rank 2 at 'the roll call'" in str(found[0])
+    assert "for rank 0" in str(found[1])
+    assert found[2] is None
+    assert all(isinstance(error, ResumeError) for error in found[:2])
+
+
+def test_an_error_of_the_decision_reaches_all_and_keeps_its_type_on_rank_0():
+    def decide(values):
+        raise OSError(28, "No space left on device")
+
+    found, _ = together(2, lambda ranks: ranks.agree("a claim", None, decide))
+    assert isinstance(found[0], OSError)
+    assert isinstance(found[1], ResumeError)
+    assert "rank 0 stopped at 'a claim': OSError" in str(found[1])
+    assert "No space left" in str(found[1])
+
+
+def test_what_was_said_does_not_pile_up_in_the_store():
+    def meet(ranks):
+        for n in range(50):
+            ranks.gather("numbers", n)
+        ranks.part()
+
+    _, store = together(3, meet)
+    assert store.num_keys() <= 6
+
+
+def test_a_message_can_be_left_without_a_meeting():
+    def leave(ranks):
+        if ranks.rank == 1:
+            ranks.tell("a save", "the disk is full")
+        ranks.gather("wait", None)
+        return ranks.told("a save"), ranks.told("another")
+
+    found, _ = together(2, leave)
+    assert found == [("on rank 1: the disk is full", None)] * 2
+
+
+@pytest.mark.parametrize(("rank", "size", "store"), [(2, 2, object()), (-1, 1, None), (0, 2, None)])
+def test_impossible_ranks_are_refused(rank, size, store):
+    with pytest.raises(ValueError, match="rank"):
+        Ranks(rank, size, store)
