@@ -104,7 +104,7 @@ class BucketLayout:
         if layout is None or self._ddp is None:
             return
         self.release()
-        self._strategy.model = self._strategy.lightning_module
+        self._strategy.model = self._ddp.module
         gc.collect()  # the reducer takes its hooks off the parameters when it goes
         with _laid_out(layout):
             self._strategy.configure_ddp()

@@ -6,7 +6,10 @@ import inspect
 from typing import Any
 
 import lightning
+import torch
+import torch.distributed
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, ModelPruning, StochasticWeightAveraging
+from torch.nn.parallel import DistributedDataParallel
 
 from resume_core.errors import ResumeError
 
@@ -30,6 +33,11 @@ _NEEDED = {
     ),
     "strategy": ("setup", "reduce", "world_size"),
 }  # fmt: skip
+_NEEDED_BY_RANKS = {
+    "torch.distributed": (torch.distributed, ("PrefixStore", "_compute_bucket_assignment_by_size")),
+    "torch.distributed.distributed_c10d": (torch.distributed.distributed_c10d, ("_get_default_store",)),
+    "DistributedDataParallel": (DistributedDataParallel, ("_build_params_for_reducer", "_get_ddp_logging_data")),
+}
 _SIGNATURES = {"fit_loop.epoch_loop.on_run_start": 1, "fit_loop.epoch_loop.on_advance_end": 1, "strategy.setup": 1}
 
 
@@ -56,6 +64,13 @@ def probe(trainer: Any) -> None:
         for path, count in _SIGNATURES.items()
         if not missing and len(inspect.signature(_reach(trainer, path)).parameters) != count
     ]
+    if trainer.world_size > 1:
+        missing += [
+            f"{owner}.{name} (torch {torch.__version__})"
+            for owner, (module, names) in _NEEDED_BY_RANKS.items()
+            for name in names
+            if not hasattr(module, name)
+        ]
     if missing:
         raise ResumeError(
             f"lightning {lightning.__version__} lacks what lightning_resume hooks into: {', '.join(missing)}. "
@@ -76,7 +91,7 @@ def refuse_unsupported(trainer: Any) -> None:
     if inexact:
         raise ResumeError(f"{inexact[0]} keeps state that is not restored yet: take it out, or train without resuming")
     if trainer.strategy.restore_checkpoint_after_setup:
-        raise ResumeError(f"{type(trainer.strategy).__name__} is not supported: train on a single device")
+        raise ResumeError(f"{type(trainer.strategy).__name__} is not supported: train on a single device or with DDP")
     if trainer.fit_loop.epoch_progress.total.ready:
         raise ResumeError(
             "fit() is called a second time on this Trainer: make a new Trainer with a ResumeCallback of its own "

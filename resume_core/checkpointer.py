@@ -276,8 +276,8 @@ def _first_text(texts: list[str]) -> str:
 
 
 def _own_tensors(own: Mapping[str, OwnPart]) -> dict[str, torch.Tensor]:
-    # weights are contiguous, as those of rank 0 are in their file; and each is a copy, as a file holds a tensor once and
-    # the state of this rank may have the same one in another part
+    # weights are contiguous, as those of rank 0 are in their file; and each tensor is a copy, as a file holds one once
+    # and this rank may have the same one in another part of its state
     return {
         f"{_OWN}.{part}.{name}": tensor.contiguous().clone() if part == "model" else tensor.clone()
         for part, mine in own.items()

@@ -45,6 +45,21 @@ def _prepare(job: Job, rank: int) -> None:
             if options.get("net") == "normalised":
                 self.layers.insert(1, torch.nn.BatchNorm1d(8))
 
+            self.factor = 1.0
+
+        def loss(self, batch: Any) -> Any:
+            return super().loss(batch) * self.factor
+
+        def on_train_batch_end(self, *args: Any) -> None:
+            if "seeds" in options:
+                self.factor *= 1 - 0.01 * rank  # what a rank keeps for itself
+
+        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            checkpoint["factor"] = self.factor
+
+        def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            self.factor = checkpoint["factor"]
+
         def on_train_start(self) -> None:
             if "seeds" in options and self.global_step == 0:
                 torch.manual_seed(options["seeds"][rank])  # so that dropout differs between ranks

@@ -68,8 +68,12 @@ def _digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 
 def fingerprint(flat: Flat) -> dict[str, str]:
-    """Digests of a tree's structure and of its small tensors, by name; strict JSON."""
-    return {_STRUCTURE: _digest(dumps(flat.structure)), **_digests(_small(flat.tensors))}
+    """By name, type, shape and strides of each tensor and a digest of small ones; and that of the structure."""
+    digests = _digests(_small(flat.tensors))
+    described = {
+        name: f"{t.dtype} {tuple(t.shape)} {t.stride()} {digests.get(name, '')}" for name, t in flat.tensors.items()
+    }
+    return {_STRUCTURE: _digest(dumps(flat.structure)), **described}
 
 
 def own_part(flat: Flat, first: Mapping[str, str]) -> OwnPart:

@@ -670,3 +670,13 @@ def test_a_generator_of_a_module_is_named(loader):
 def test_batches_out_of_order_are_named():
     [note] = loader_warnings(DataLoader(Samples(), num_workers=1, in_order=False, collate_fn=default_collate))
     assert "in_order=False" in note
+
+
+def test_what_the_samples_of_two_ranks_draw_differs_and_both_begin_with_one_order():
+    found = []
+    for rank in range(2):
+        loader = DataLoader(Samples(12), 3, shuffle=True, collate_fn=list)
+        ResumableLoader(loader, key=2026, slot=0, rank=rank, world_size=2)
+        found.append([sample for batch in loader for sample in batch])
+    assert [sample[0] for sample in found[0]] == [sample[0] for sample in found[1]]
+    assert len({tuple(sample[1:]) for of_rank in found for sample in of_rank}) == 24
