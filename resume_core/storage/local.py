@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from resume_core.storage.digest import CHUNK_BYTES, BytesLike, byte_view
+from resume_core.storage.direct import DirectFile
 from resume_core.storage.interface import Names, Sink, Store
 from resume_core.storage.paths import temporary_name, validate_key
 
@@ -62,7 +63,7 @@ class LocalStore(Store):
         """See ``Store.open_sink``."""
         path = self._path(key)
         self._make_parent(path)
-        with _explained(self.url, path):
+        with _explained(self.url, path, size_bytes):
             return _LocalSink(self.url, path, size_bytes)
 
     def read(self, key: str) -> bytes:
@@ -162,21 +163,26 @@ class LocalStore(Store):
 
 
 @contextmanager
-def _explained(root: str, path: str) -> Iterator[None]:
+def _explained(root: str, path: str, needed_bytes: int | None = None) -> Iterator[None]:
     """Let an error of the system out with its type, naming the path, the store and the way out."""
     try:
         yield
     except OSError as error:
         if error.errno is None:
             raise
-        what = f"{os.strerror(error.errno)}: cannot write into the store {root}; {_advice(error.errno)}"
+        advice = _advice(error.errno, os.path.dirname(path), needed_bytes)
+        what = f"{os.strerror(error.errno)}: cannot write into the store {root}; {advice}"
         raise OSError(error.errno, what, path) from error
 
 
-def _advice(code: int) -> str:
-    if code in (errno.ENOSPC, errno.EDQUOT):
-        return "free some space or keep fewer checkpoints; what was there before is intact"
-    return "choose a directory that this user can write, or mend it"
+def _advice(code: int, folder: str, needed_bytes: int | None) -> str:
+    if code not in (errno.ENOSPC, errno.EDQUOT):
+        return "choose a directory that this user can write, or mend it"
+    missing = ""
+    if needed_bytes is not None:
+        with suppress(OSError):
+            missing = f"{needed_bytes} bytes are needed and {shutil.disk_usage(folder).free} are free; "
+    return f"{missing}free some space or keep fewer checkpoints; what was there before is intact"
 
 
 class _LocalSink(Sink):
@@ -184,35 +190,28 @@ class _LocalSink(Sink):
         super().__init__(path, size_bytes)
         self._root = root
         self._temporary = _temporary_path(path)
-        self._fd: int | None = _open_new(self._temporary)
+        self._file = DirectFile(self._temporary, size_bytes)
 
     def _write(self, offset_bytes: int, data: memoryview) -> None:
-        assert self._fd is not None, "the sink is closed"
-        with _explained(self._root, self._path):
-            write_all(self._fd, offset_bytes, data)
+        with _explained(self._root, self._path, self._size_bytes - offset_bytes):
+            self._file.write_at(offset_bytes, data)
 
     def _finish(self) -> None:
-        assert self._fd is not None, "the sink is closed"
         with _explained(self._root, self._path):
-            os.fsync(self._fd)
-            self._close()
+            self._file.sync()
+            self._file.close()
             os.replace(self._temporary, self._path)
             sync_folder(os.path.dirname(self._path))
 
     def _abort(self) -> None:
         with suppress(OSError):
-            self._close()
+            self._file.close()
         with suppress(OSError):
             os.unlink(self._temporary)
 
-    def _close(self) -> None:
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            os.close(fd)
-
 
 def write_all(fd: int, offset_bytes: int, data: memoryview) -> None:
-    """Write all of ``data`` at ``offset_bytes``: the one place where bytes of a checkpoint meet the kernel."""
+    """Write all of ``data`` at ``offset_bytes``."""
     while data.nbytes:
         num_written = os.pwrite(fd, data[:CHUNK_BYTES], offset_bytes)
         offset_bytes += num_written

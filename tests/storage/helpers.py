@@ -200,7 +200,7 @@ class FaultySink(Sink):
 
 
 class FaultyOs:
-    """Stands in for ``os`` inside ``local.py``: one system call fails, a write after half of its bytes.
+    """Stands in for ``os`` inside ``local.py`` and ``direct.py``: one system call fails, a write after half its bytes.
 
     fsync is counted and not made: what a power cut does is not what these tests are about.
     """
@@ -217,7 +217,8 @@ class FaultyOs:
     def _call(self, name, real, *args):
         if self.faults.reached(name):
             if name == "pwrite":
-                real(args[0], args[1][: len(args[1]) // 2], args[2])
+                half = len(args[1]) // 2
+                real(args[0], args[1][: half - half % 4096 if half > 4096 else half], args[2])  # O_DIRECT takes blocks
             self.faults.action()
         return None if name == "fsync" else real(*args)
 

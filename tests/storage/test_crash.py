@@ -6,9 +6,19 @@ import signal
 
 import pytest
 
-from resume_core.storage import Lineage, local, open_store
+from resume_core.storage import Lineage, direct, local, open_store
 
 from .helpers import Faults, FaultyOs, FaultyStore, Run, candidates, die, in_child, load, tree
+
+
+@pytest.fixture(autouse=True)
+def _past_the_cache(monkeypatch):
+    monkeypatch.setattr(direct, "_MIN_BYTES", 1)
+
+
+def _patch_os(monkeypatch, stand_in) -> None:
+    for module in (local, direct):
+        monkeypatch.setattr(module, "os", stand_in)
 
 
 def prepared(url):
@@ -52,7 +62,7 @@ def sweep(interrupted, limit=400):
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("kind", ["local", "memory"])
 def test_an_error_at_any_operation_of_the_store_loses_nothing(tmp_path, monkeypatch, kind, late):
-    monkeypatch.setattr(local, "os", FaultyOs(Faults(-1)))
+    _patch_os(monkeypatch, FaultyOs(Faults(-1)))
 
     def interrupted(number):
         url = tmp_path / str(number) if kind == "local" else f"memory://{tmp_path}/{number}"
@@ -70,15 +80,15 @@ def test_an_error_at_any_operation_of_the_store_loses_nothing(tmp_path, monkeypa
 
 def test_a_full_disk_at_any_system_call_loses_nothing(tmp_path, monkeypatch):
     def interrupted(number):
-        monkeypatch.setattr(local, "os", FaultyOs(Faults(-1)))
+        _patch_os(monkeypatch, FaultyOs(Faults(-1)))
         store, old = prepared(tmp_path / str(number))
         faults = Faults(number)
-        monkeypatch.setattr(local, "os", FaultyOs(faults))
+        _patch_os(monkeypatch, FaultyOs(faults))
         try:
             second_attempt(store, old)
         except OSError:
             assert faults.failed
-        monkeypatch.setattr(local, "os", FaultyOs(Faults(-1)))
+        _patch_os(monkeypatch, FaultyOs(Faults(-1)))
         check_after(store)
         return faults.failed
 
@@ -86,13 +96,13 @@ def test_a_full_disk_at_any_system_call_loses_nothing(tmp_path, monkeypatch):
 
 
 def test_a_kill_at_any_system_call_loses_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "os", FaultyOs(Faults(-1)))
+    _patch_os(monkeypatch, FaultyOs(Faults(-1)))
 
     def interrupted(number):
         store, old = prepared(tmp_path / str(number))
 
         def work():
-            local.os = FaultyOs(Faults(number, die))
+            local.os = direct.os = FaultyOs(Faults(number, die))
             second_attempt(store, old)
 
         code = in_child(work)
@@ -104,12 +114,12 @@ def test_a_kill_at_any_system_call_loses_nothing(tmp_path, monkeypatch):
 
 
 def test_a_kill_at_any_system_call_of_the_first_start_leaves_an_empty_or_a_whole_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "os", FaultyOs(Faults(-1)))
+    _patch_os(monkeypatch, FaultyOs(Faults(-1)))
     for number in range(200):
         store = open_store(tmp_path / str(number))
 
         def work(store=store, number=number):
-            local.os = FaultyOs(Faults(number, die))
+            local.os = direct.os = FaultyOs(Faults(number, die))
             Run(store).save(0, "first")
 
         code = in_child(work)

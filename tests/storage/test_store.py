@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from resume_core.storage import direct as direct_module
 from resume_core.storage import local as local_module
 from resume_core.storage import open_store
 from resume_core.storage.local import LocalStore, make_folder
@@ -422,7 +423,8 @@ def test_an_error_of_the_system_keeps_its_type_and_names_the_path(local_store, m
 
     for write in writes(local_store):
         with monkeypatch.context() as patch:
-            patch.setattr(local_module, "os", Refusing())
+            for module in (local_module, direct_module):
+                patch.setattr(module, "os", Refusing())
             with pytest.raises(OSError, match="cannot write into the store") as caught:
                 write()
         assert caught.value.errno == code
@@ -437,7 +439,8 @@ def test_a_full_disk_at_any_call_leaves_the_old_file_and_no_rest(local_store, mo
         for write in writes(local_store):
             faults = Faults(number)
             with monkeypatch.context() as patch:
-                patch.setattr(local_module, "os", FaultyOs(faults))
+                for module in (local_module, direct_module):
+                    patch.setattr(module, "os", FaultyOs(faults))
                 try:
                     write()
                 except OSError as error:
