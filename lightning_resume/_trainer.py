@@ -170,6 +170,12 @@ class TrainerAdapter:
         return {"module": module} | ({} if data is None else {"datamodule": data}) | named
 
     @property
+    def weights_bytes(self) -> int:
+        """Size of what the module's ``state_dict`` holds."""
+        weights = self.trainer.strategy.lightning_module_state_dict().values()
+        return sum(w.numel() * w.element_size() for w in weights if isinstance(w, torch.Tensor) and not is_lazy(w))
+
+    @property
     def train_loaders(self) -> list[Any]:
         """What ``fit`` was given, or its hook returned, flattened; known after `prepare`."""
         combined = self._peeked if isinstance(self._peeked, CombinedLoader) else CombinedLoader(self._peeked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,13 +136,22 @@ class Checkpointer:
             "rank.json": rank_file(self._ranks.rank, ".json"),
         }
 
-    def check(self, state: State) -> None:
-        """Find out whether ``state`` can be saved, without copying it.
+    def prepare(self, state: State) -> None:
+        """Find out whether ``state`` can be saved, and take memory for it, whose pages come in the background.
+
+        What was staged and is still being written stays whole.
 
         Raises:
             UnsupportedStateError: a value that no checkpoint can hold, on this rank or another; names its place.
         """
-        self._flatten("the check of the state", state)
+        flat, first = self._flatten("the check of the state", state)
+        with suppress(OSError):  # no memory for it yet: the save will say so
+            self._stager.prepare(self._files(flat, self._own(flat, first)))
+
+    def reserve(self, size_bytes: int) -> None:
+        """Take memory for a state of about that size. Failing is no error: `stage` tries again, and says so."""
+        with suppress(OSError):
+            self._stager.reserve(size_bytes)
 
     def _flatten(self, what: str, state: State) -> tuple[dict[str, Flat], dict[str, dict[str, str]]]:
         """The parts of a state taken apart, and rank 0's fingerprints of those that are shared."""
@@ -175,22 +185,29 @@ class Checkpointer:
         """
         start = time.perf_counter()
         flat, first = self._flatten("staging", state)
-        if self._ranks.is_first:
-            files = [
-                FileSpec(self._names["model"], flat["model"].tensors, plain=True, metadata=flat["model"].aliases),
-                FileSpec(self._names["training"], flat["training"].tensors),
-            ]
-            own: dict[str, OwnPart] = {}
-        else:
-            files = []
-            own = {part: own_part(flat[part], first[part]) for part in _SHARED}
-        tensors = {**flat["rank"].tensors, **_own_tensors(own)}
-        images = self._copy([*files, FileSpec(self._names["rank"], tensors)])
+        own = self._own(flat, first)
+        images = self._copy(self._files(flat, own))
         documents = {self._names["rank.json"]: dumps({"rank": flat["rank"].structure, _OWN: _own_documents(own)})}
         if self._ranks.is_first:
             info = flatten(dict(state.info), lenient=True).structure
             documents[_STRUCTURE] = dumps({part: flat[part].structure for part in _SHARED} | {"info": info})
         return Pending(images, documents, header, time.perf_counter() - start, self._ranks)
+
+    def _own(self, flat: Mapping[str, Flat], first: Mapping[str, Any]) -> dict[str, OwnPart]:
+        """What this rank has otherwise than rank 0, of each part that is shared."""
+        if self._ranks.is_first:
+            return {}
+        return {part: own_part(flat[part], first[part]) for part in _SHARED}
+
+    def _files(self, flat: Mapping[str, Flat], own: Mapping[str, OwnPart]) -> list[FileSpec]:
+        of_rank = FileSpec(self._names["rank"], {**flat["rank"].tensors, **_own_tensors(own)})
+        if not self._ranks.is_first:
+            return [of_rank]
+        return [
+            FileSpec(self._names["model"], flat["model"].tensors, plain=True, metadata=flat["model"].aliases),
+            FileSpec(self._names["training"], flat["training"].tensors),
+            of_rank,
+        ]
 
     def _copy(self, files: list[FileSpec]) -> list[Image]:
         """Stage on every rank, or on none."""
@@ -231,6 +248,11 @@ class Checkpointer:
             for part in _SHARED
         }
         return State(model=trees["model"], training=trees["training"], rank=rank)
+
+    def size_bytes(self, manifest: Manifest) -> int:
+        """Bytes of the files that this rank would stage for such a checkpoint."""
+        staged = {self._names["rank"], *((_MODEL, _TRAINING) if self._ranks.is_first else ())}
+        return sum(record.size_bytes for record in manifest.files if record.name in staged)
 
     def _document(self, ref: CheckpointRef, manifest: Manifest, name: str, keys: set[str]) -> Any:
         document = loads(bytes(read_file(self.store, ref, manifest.file(name))), path=f"{ref.path}/{name}")

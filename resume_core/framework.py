@@ -18,6 +18,11 @@ class Framework(Protocol):
         """The processes that train together, one object for the whole run."""
         ...
 
+    @property
+    def weights_bytes(self) -> int:
+        """Size of parameters and buffers, known before the first step."""
+        ...
+
     def prepare(self, key: int) -> None:
         """The run's key is known: data loaders may be asked for, in a random stream derived from it."""
         ...

@@ -39,12 +39,14 @@ class Restored:
         progress: where it was taken.
         key: the run's root of all data randomness.
         accepted: differences of the run config that were accepted.
+        size_bytes: of the files that this rank has read.
     """
 
     ref: CheckpointRef
     progress: Progress
     key: int
     accepted: Accepted
+    size_bytes: int = 0
 
 
 class Restorer:
@@ -142,7 +144,7 @@ class Restorer:
         self._warn_of_names({*saved, *current})
         state = self._checkpointer.read(ref, manifest)
         self._report(accepted)
-        return Restored(manifest.ref, progress, key, accepted), state
+        return Restored(manifest.ref, progress, key, accepted, self._checkpointer.size_bytes(manifest)), state
 
     def _warn_of_names(self, known: set[str]) -> None:
         """A name that was misspelt would be found out only when it is needed."""

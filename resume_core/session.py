@@ -174,6 +174,7 @@ class Session:
         self._restored, state = found
         self._warn_of_newer(self._restored.ref)
         self._key, self._saves.is_protected = self._restored.key, True
+        self._checkpointer.reserve(self._restored.size_bytes)
         self._framework.apply(state)
         restore_threads(self._restored.accepted, self._log)
         return self._restored
@@ -200,6 +201,8 @@ class Session:
             )
         self._key = self._ranks.share("the key", self._key or _fresh_key(seed))
         self._describe(self._key)
+        if self._ranks.is_first:
+            self._checkpointer.reserve(self._framework.weights_bytes)
 
     def _describe(self, key: int) -> RunConfig:
         """The run's config, read once, before anything is loaded."""
@@ -285,7 +288,7 @@ class Session:
             return False
         if self._checked_at is not None and progress.step > self._checked_at:
             # moments of an optimizer exist only after its first step: refuse now rather than hours later
-            self._checkpointer.check(self._framework.capture())
+            self._checkpointer.prepare(self._framework.capture())
             self._checked_at = None
         if self._is_meeting(progress):
             self._meet(progress)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from threading import Thread
 
 __all__ = ["Writer"]
+
+_NICE = 10
 
 
 class Writer:
@@ -58,9 +64,17 @@ class Writer:
 
 
 def _run(job: Callable[[], None], future: Future[None]) -> None:
+    _give_way()
     try:
         job()
     except BaseException as error:  # handed to the training thread with its traceback, whatever it is
         future.set_exception(error)
     else:
         future.set_result(None)
+
+
+def _give_way() -> None:
+    """Let training have the processor first. On Linux alone a priority can be that of one thread (setpriority(2))."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

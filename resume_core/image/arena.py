@@ -1,19 +1,22 @@
 """Memory that images are staged in: page-aligned, faulted in before use, the same for every save.
 
 A copy into memory that was never touched is several times slower than into warm memory, as the kernel hands out and
-clears each page at its first write. The arena pays that once.
+clears each page at its first write. The arena pays that once, in a thread of its own while training goes on.
 """
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import mmap
+from collections.abc import Callable
+from threading import Thread
 
 import torch
 
 from resume_core.image.quiet import plain_tensors
 
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of <asm-generic/mman-common.h>, Linux 5.14; mmap has no name for it
+_PIECE_BYTES = 32 << 20  # faulted in by one call: in between, the process can map memory for other purposes
 
 
 class Arena:
@@ -26,6 +29,7 @@ class Arena:
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
         self._tensor = torch.empty(0, dtype=torch.uint8, device="cpu")
+        self._populating: Thread | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -38,7 +42,7 @@ class Arena:
         return self._tensor
 
     def reserve(self, size_bytes: int) -> bool:
-        """Have at least ``size_bytes``, every page of it in memory. Never shrinks.
+        """Have at least ``size_bytes``, to be used after :meth:`wait`: pages come in the background. Never shrinks.
 
         Growing takes new memory and keeps nothing; views of the old one stay readable as long as they are held.
 
@@ -53,13 +57,21 @@ class Arena:
             raise ValueError(f"size_bytes must not be negative, got {size_bytes}")
         if size_bytes <= self.size_bytes:
             return False
+        self.wait()
         self._memory, self._tensor = None, torch.empty(0, dtype=torch.uint8, device="cpu")  # give back before taking
         memory = mmap.mmap(-1, -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
         with plain_tensors():
             tensor = torch.frombuffer(memory, dtype=torch.uint8)
-        _prefault(memory, tensor)
         self._memory, self._tensor = memory, tensor
+        self._populating = Thread(target=_populate, args=(memory, tensor), name="exact-resume-arena", daemon=True)
+        self._populating.start()
         return True
+
+    def wait(self) -> None:
+        """Return when every page is in memory."""
+        thread, self._populating = self._populating, None
+        if thread is not None:
+            thread.join()
 
     def view(self, offset: int, nbytes: int) -> memoryview:
         """``nbytes`` from ``offset``, writable, without a copy.
@@ -72,12 +84,25 @@ class Arena:
         return memoryview(self._memory or b"")[offset : offset + nbytes]
 
 
-def _prefault(memory: mmap.mmap, tensor: torch.Tensor) -> None:
+def _populate(memory: mmap.mmap, tensor: torch.Tensor) -> None:
     """Have the kernel hand out every page now, in huge ones where it does that on request."""
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
+    advise = _madvise()
+    address = tensor.data_ptr()
+    if advise is not None and hasattr(mmap, "MADV_HUGEPAGE"):
+        advise(address, len(memory), mmap.MADV_HUGEPAGE)  # best effort
+    with plain_tensors():
+        for start in range(0, len(memory), _PIECE_BYTES):
+            nbytes = min(_PIECE_BYTES, len(memory) - start)
+            if advise is None or advise(address + start, nbytes, _POPULATE_WRITE) != 0:  # not Linux, or an older one
+                tensor[start : start + nbytes : mmap.PAGESIZE].zero_()
+
+
+def _madvise() -> Callable[[int, int, int], int] | None:
+    """madvise(2) by a call that lets other threads run; that of ``mmap`` keeps the interpreter to itself."""
     try:
-        memory.madvise(_POPULATE_WRITE)
-    except (AttributeError, OSError):  # not Linux, or an older one
-        tensor[:: mmap.PAGESIZE].zero_()
+        call = ctypes.CDLL(None).madvise
+    except (AttributeError, OSError, TypeError):  # no such call, as on Windows
+        return None
+    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    found: Callable[[int, int, int], int] = call
+    return found

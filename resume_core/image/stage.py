@@ -87,6 +87,29 @@ class Stager:
         self._memory = arena.tensor
         self._placed: dict[str, _Placed] = {}
 
+    def prepare(self, files: Sequence[FileSpec]) -> None:
+        """Plan for ``files`` and take memory for them, whose pages come in the background.
+
+        The images of the last :meth:`stage` stay whole.
+
+        Raises:
+            ValueError: two files have one name.
+            UnsupportedStateError: see :meth:`Layout.plan`.
+            OSError: no memory for the arena.
+        """
+        if len({file.name for file in files}) != len(files):
+            raise ValueError(f"two files have one name: {[file.name for file in files]}")
+        with plain_tensors(), collector_paused():
+            self._place(files)
+
+    def reserve(self, size_bytes: int) -> None:
+        """Take memory for files of about that size, before they are known.
+
+        Raises:
+            OSError: no memory for the arena.
+        """
+        self._arena.reserve(_with_room(size_bytes))
+
     def stage(self, files: Sequence[FileSpec]) -> list[Image]:
         """Copy all tensors of all files; later changes of them do not show.
 
@@ -100,10 +123,9 @@ class Stager:
             UnsupportedStateError: see :meth:`Layout.plan`.
             OSError: no memory for the arena.
         """
-        if len({file.name for file in files}) != len(files):
-            raise ValueError(f"two files have one name: {[file.name for file in files]}")
+        self.prepare(files)
+        self._arena.wait()
         with plain_tensors(), collector_paused():
-            self._place(files)
             for file in files:
                 self._copy(file)
         self._synchronize()
@@ -115,8 +137,7 @@ class Stager:
         *offsets, size_bytes = _page_offsets([layout.size_bytes for layout in layouts])
         if size_bytes > self._arena.size_bytes:
             self._memory, self._placed = _NO_MEMORY, {}  # they would hold the old memory while the new is taken
-            # room for what grows a little with each save, so that the memory is not taken anew each time
-            self._arena.reserve(size_bytes + size_bytes // 20)
+            self._arena.reserve(_with_room(size_bytes))
         if self._memory is not self._arena.tensor:  # grown, here or by another user of the arena
             self._memory, self._placed = self._arena.tensor, {}
         before, self._placed = self._placed, {}
@@ -166,6 +187,11 @@ class Stager:
         buffer = self._arena.view(offset, layout.size_bytes)
         buffer[: len(layout.header)] = layout.header
         return Image(name, layout, buffer, self._memory[offset : offset + layout.size_bytes])
+
+
+def _with_room(size_bytes: int) -> int:
+    """For what grows a little with each save, so that the memory is not taken anew each time."""
+    return size_bytes + size_bytes // 20
 
 
 def _page_offsets(sizes_bytes: Sequence[int]) -> list[int]:

@@ -21,6 +21,10 @@ class Toy:
         self.applied = None
         self.extra = None
 
+    @property
+    def weights_bytes(self):
+        return self.value.nbytes
+
     def prepare(self, key):
         self.key = key
 

@@ -123,7 +123,7 @@ def test_a_structure_without_its_parts_is_corrupt(place, name, monkeypatch):
 @pytest.mark.parametrize("part", ["model", "training", "rank"])
 def test_a_value_that_no_checkpoint_can_hold_is_named_by_its_place(place, part):
     parts = {"model": {}, "training": {}, "rank": {}} | {part: {"a": {"b": [1, object()]}}}
-    for attempt in (place.checkpointer.check, lambda state: place.checkpointer.stage(state, {})):
+    for attempt in (place.checkpointer.prepare, lambda state: place.checkpointer.stage(state, {})):
         with pytest.raises(UnsupportedStateError, match=r"a\.b\.1" if part == "model" else rf"{part}\.a\.b\.1"):
             attempt(State(**parts))
 

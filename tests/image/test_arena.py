@@ -32,6 +32,7 @@ def test_every_page_is_in_memory_before_use(monkeypatch, populate):
         monkeypatch.setattr("resume_core.image.arena._POPULATE_WRITE", -1)
     arena = Arena()
     arena.reserve(5 * 2**20)
+    arena.wait()
     assert resident_bytes(arena) >= arena.size_bytes
 
 
