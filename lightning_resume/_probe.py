@@ -8,14 +8,13 @@ from typing import Any
 import lightning
 import torch
 import torch.distributed
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, ModelPruning, StochasticWeightAveraging
+from lightning.pytorch.callbacks import ModelPruning, StochasticWeightAveraging
 from torch.nn.parallel import DistributedDataParallel
 
 from resume_core.errors import ResumeError
 
 __all__ = ["probe", "refuse_unsupported"]
 
-_TUNERS = (BatchSizeFinder, LearningRateFinder)
 _INEXACT = (StochasticWeightAveraging, ModelPruning)
 _NEEDED = {
     "fit_loop": ("setup_data", "_load_combined_loader_states", "_data_source", "epoch_progress", "epoch_loop"),
@@ -84,9 +83,6 @@ def refuse_unsupported(trainer: Any) -> None:
     Raises:
         ResumeError: names what is not supported and what to do.
     """
-    tuners = [type(callback).__name__ for callback in trainer.callbacks if isinstance(callback, _TUNERS)]
-    if tuners:
-        raise ResumeError(f"{tuners[0]} trains inside fit(), which is not supported: tune in a run of its own first")
     inexact = [type(callback).__name__ for callback in trainer.callbacks if isinstance(callback, _INEXACT)]
     if inexact:
         raise ResumeError(f"{inexact[0]} keeps state that is not restored yet: take it out, or train without resuming")

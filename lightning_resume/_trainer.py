@@ -1,4 +1,5 @@
-"""Every touch of the Trainer's internals, but for its loaders (`_loaders`) and running results (`_results`).
+"""Every touch of the Trainer's internals, but for its loaders (`_loaders`), running results (`_results`), finders
+(`_tuners`) and what it puts out (`_outputs`).
 
 Internals used (Lightning 2.6): ``trainer.fit_loop`` with its ``epoch_loop`` and ``val_loop``,
 ``trainer._checkpoint_connector``, ``trainer._logger_connector`` and ``trainer.strategy``. Methods are shadowed on the
@@ -16,10 +17,10 @@ import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource, _request_dataloader
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
@@ -28,7 +29,9 @@ from torch.nn.parameter import is_lazy
 
 from lightning_resume._ddp import BucketLayout, ranks_of
 from lightning_resume._loaders import TrainLoaders, attach
+from lightning_resume._outputs import Outputs
 from lightning_resume._results import apply_connector, apply_results, capture_connector, capture_results
+from lightning_resume._tuners import Findings, finders, tuning_method
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
 from resume_core.capture.gradients import apply_gradients, capture_gradients
 from resume_core.capture.modules import apply_modules, capture_modules
@@ -43,7 +46,7 @@ from resume_core.capture.runconfig import (
     describe_optimizers,
     describe_schedulers,
 )
-from resume_core.errors import UnsupportedStateError
+from resume_core.errors import ResumeError, UnsupportedStateError
 from resume_core.state import Fact, Progress, State
 
 __all__ = ["TrainerAdapter"]
@@ -53,13 +56,6 @@ _LAZY = "not initialised"
 _BACK_REFERENCES = ("trainer", "_trainer", "_fabric")
 _LOADER_HOOKS = 101  # the word that the random stream of train_dataloader() is derived with
 _VALIDATION_SLOTS = 1000
-_CHECKPOINT_FIELDS = (
-    "_last_global_step_saved",
-    "_last_checkpoint_saved",
-    "_defer_save_until_validation",
-    "current_score",
-    "best_model_path",
-)
 _TRAINER_FACTS = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision",
                   "limit_train_batches", "overfit_batches", "reload_dataloaders_every_n_epochs")  # fmt: skip
 _TRAINER_INFO = ("max_epochs", "max_steps", "val_check_interval", "check_val_every_n_epoch", "limit_val_batches")
@@ -71,19 +67,22 @@ class TrainerAdapter:
     Args:
         trainer: in its ``setup`` hook.
         seed: the fact that `seed_fact` gave when ``fit`` began, before anything here could touch a generator.
+        findings: what the finders of the run have found.
     """
 
-    def __init__(self, trainer: Any, seed: Fact) -> None:
+    def __init__(self, trainer: Any, seed: Fact, findings: Findings) -> None:
         self.trainer = trainer
         self._seed = seed
+        self._findings = findings
+        self._outputs = Outputs(trainer)
+        self._hooks: dict[str, Callable[..., Any]] = {}
         self._fit, self._epoch = trainer.fit_loop, trainer.fit_loop.epoch_loop
         self._shadowed: list[tuple[Any, str]] = []
         self._restored: State | None = None
+        self._begun = False
         self._max_steps: int | None = None
         self.ranks = ranks_of(trainer.strategy)
-        self._loaders = TrainLoaders(
-            key=0, epoch=lambda: int(self._fit.epoch_progress.current.processed), ranks=self.ranks
-        )
+        self._loaders = self._new_loaders(key=0)
         self._buckets = BucketLayout(trainer.strategy)
         self._generators: tuple[Any, ...] | None = None  # searched once a fit
         self._shapes: dict[str, Any] = {}
@@ -91,7 +90,16 @@ class TrainerAdapter:
         self._validation: list[Any] = []
         self.model_checkpoint_s: float | None = None
 
+    def _new_loaders(self, key: int) -> TrainLoaders:
+        return TrainLoaders(
+            key=key, epoch=lambda: int(self._fit.epoch_progress.current.processed), ranks=self.ranks
+        )
+
     # ---- hooks
+
+    def open(self, preamble: Mapping[str, Any]) -> None:
+        """Before `install`, with what the checkpoint that the run goes on from says first; empty for a new run."""
+        self._outputs.open(preamble)
 
     def install(
         self,
@@ -101,6 +109,7 @@ class TrainerAdapter:
         first_fetch: Callable[[Progress], None],
         boundary: Callable[[Progress], bool],
         ignore_ckpt_path: Callable[[Any], bool],
+        tuned: Callable[[], None],
     ) -> None:
         """Shadow the Trainer's methods.
 
@@ -110,23 +119,46 @@ class TrainerAdapter:
             first_fetch: the first batch is about to be fetched; everything restored is in place.
             boundary: a batch and all that follows it is done; True ends training.
             ignore_ckpt_path: whether a given ``ckpt_path`` is to be passed over.
+            tuned: a finder has changed what decides this run.
         """
+        self._hooks = {
+            "early": early,
+            "ready": ready,
+            "first_fetch": first_fetch,
+            "boundary": boundary,
+            "ignore_ckpt_path": ignore_ckpt_path,
+            "tuned": tuned,
+        }
+        self._shadow()
+
+    def install_for_tuner(self) -> None:
+        """Shadow nothing but the tuning itself: this ``fit`` is that of a ``Tuner``."""
+        for finder in finders(self.trainer.callbacks):
+            self._around(finder, tuning_method(finder), self._findings.answer_or_note(finder))
+
+    def _shadow(self) -> None:
+        hooks = self._hooks
         connector, validation = self.trainer._checkpoint_connector, self._epoch.val_loop
-        self._after(self.trainer.strategy, "setup", lambda: self._ready(ready))
+        self._after(self.trainer.strategy, "setup", lambda: self._ready(hooks["ready"]))
         self._around(
             connector,
             "resume_start",
-            lambda plain, path=None, **kw: plain(None if ignore_ckpt_path(path) else path, **kw),
+            lambda plain, path=None, **kw: plain(None if hooks["ignore_ckpt_path"](path) else path, **kw),
         )
         self._after(connector, "restore_training_state", self._place_optimizers)
         self._after(self._fit, "_load_combined_loader_states", lambda: self._loaders.watch(self._fit._combined_loader))
-        self._around(self._fit, "setup_data", lambda plain: self._setup_data(plain, early))
+        self._around(self._fit, "setup_data", lambda plain: self._setup_data(plain, hooks["early"]))
         self._around(self._epoch, "reset", self._reset)
-        self._around(self._epoch, "on_run_start", lambda plain, fetcher: self._run_start(plain, fetcher, first_fetch))
-        self._after(self._epoch, "on_advance_end", lambda: self._boundary(boundary))
+        self._around(
+            self._epoch, "on_run_start", lambda plain, fetcher: self._run_start(plain, fetcher, hooks["first_fetch"])
+        )
+        self._after(self._epoch, "on_advance_end", lambda: self._boundary(hooks["boundary"]))
         self._after(validation, "setup_data", self._prepare_validation)
         self._around(validation, "run", self._validate)
         self._around(self.trainer, "save_checkpoint", self._timed_save)
+        self._outputs.install(self._around)
+        for finder in finders(self.trainer.callbacks):
+            self._around(finder, tuning_method(finder), lambda plain, *_, finder=finder: self._tune(plain, finder))
 
     def _around(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         plain = getattr(owner, name)
@@ -151,9 +183,11 @@ class TrainerAdapter:
             owner.__dict__.pop(name, None)
         self._shadowed.clear()
         self._buckets.release()
+        self._outputs.put_back()
         self._loaders.release()
         for handle in filter(None, self._validation):
             handle.release()
+        self._validation = []
 
     def stop(self) -> None:
         """Ask Lightning to end training after the current batch."""
@@ -191,6 +225,10 @@ class TrainerAdapter:
             with preserved_rng():
                 seed_rng(derive(key, _LOADER_HOOKS))
                 self._peeked = _request_dataloader(self._fit._data_source)
+
+    def preamble(self) -> dict[str, Any]:
+        """Where the run logs, and what its finders have found."""
+        return {**self._outputs.preamble(), "findings": self._findings.found}
 
     def describe(self) -> dict[str, Fact]:
         """Seed, loaders, optimizers, schedulers, model and Trainer arguments; see `resume_core.capture.describe`."""
@@ -236,9 +274,8 @@ class TrainerAdapter:
             "gradients": self._open_gradients(),
             "generators": capture_generators(self._generators or ()),
         }
-        return State(
-            model=model, training={"checkpoint": checkpoint, "trainer": self._trainer_state()}, rank=rank, info=info
-        )
+        training = {"checkpoint": checkpoint, "trainer": self._trainer_state(), "outputs": self._outputs.capture()}
+        return State(model=model, training=training, rank=rank, info=info)
 
     def apply(self, state: State) -> None:
         """Load modules and callbacks now; Lightning loads loops and optimizers next; the rest at the first fetch."""
@@ -252,6 +289,7 @@ class TrainerAdapter:
         connector.restore_model()
         connector.restore_datamodule()
         connector.restore_callbacks()
+        self._outputs.apply(state.training["outputs"])
         self._loaders.seek(state.rank["loaders"])
         if self.trainer.reload_dataloaders_every_n_epochs:
             self._ask_again(state.training["trainer"]["train_reload_epoch"])
@@ -292,10 +330,6 @@ class TrainerAdapter:
                 path=f"model.{name}",
             )
 
-    @property
-    def _model_checkpoints(self) -> list[ModelCheckpoint]:
-        return [callback for callback in self.trainer.callbacks if isinstance(callback, ModelCheckpoint)]
-
     def _trainer_state(self) -> dict[str, Any]:
         return {
             "should_stop": self.trainer.should_stop,
@@ -305,10 +339,6 @@ class TrainerAdapter:
             "train_reload_epoch": self._fit._last_train_dl_reload_epoch,
             "val_reload_epoch": self._epoch.val_loop._last_val_dl_reload_epoch,
             "connector": capture_connector(self.trainer._logger_connector),
-            "model_checkpoints": [
-                {name: getattr(callback, name) for name in _CHECKPOINT_FIELDS if hasattr(callback, name)}
-                for callback in self._model_checkpoints
-            ],
         }
 
     def _open_gradients(self) -> dict[str, torch.Tensor] | None:
@@ -328,11 +358,46 @@ class TrainerAdapter:
                 place_optimizer_state(optimizer, state)
 
     def _ready(self, ready: Callable[[], None]) -> None:
+        known = [finder for finder in finders(self.trainer.callbacks) if self._findings.knows(finder)]
+        for finder in known:
+            self._findings.put_back(finder, self.trainer)
+        if known:
+            self._forget_loaders()  # they may depend on what was found
         ready()
         if self._restored is not None:
             self._buckets.apply(self._restored.training["trainer"]["buckets"])
         self._buckets.watch()
         self._loaders.deferred = False
+
+    def _tune(self, plain: Callable[..., None], finder: Any) -> None:
+        """Let ``finder`` tune a new run, on the Trainer as Lightning made it."""
+        if self._begun:
+            raise ResumeError(
+                f"{type(finder).__name__} tunes in the middle of training, which is not supported: "
+                "let it tune when fit begins, as it does by itself"
+            )
+        if self._restored is not None or self._findings.knows(finder):
+            return
+        with self._suspended():
+            plain(self.trainer, self.trainer.lightning_module)
+        self._findings.note(finder, self.trainer.lightning_module)
+        self._hooks["tuned"]()
+
+    @contextmanager
+    def _suspended(self) -> Iterator[None]:
+        self.uninstall()
+        try:
+            yield
+        finally:
+            self._forget_loaders()
+            self._loaders.deferred = False
+            self._shadow()
+
+    def _forget_loaders(self) -> None:
+        """Ask for the loaders anew when they are next needed."""
+        self._loaders.release()
+        self._loaders = self._new_loaders(self._loaders.key)
+        self._peeked = self._fit._combined_loader = self._epoch.val_loop._combined_loader = None
 
     def _setup_data(self, plain: Callable[[], None], early: Callable[[], None]) -> None:
         deferred = self._loaders.deferred
@@ -374,8 +439,12 @@ class TrainerAdapter:
         plain(fetcher)
         self._loaders.count_from(int(self._epoch.batch_progress.current.completed))
         if restored is not None:
+            self._outputs.put_back()
             self._restore_generators(restored.rank["generators"])
             apply_rng(restored.rank["rng"])
+        elif not self._begun:
+            self._outputs.begin()
+        self._begun = True
         first_fetch(self.progress())
 
     def _restore_generators(self, saved: list[Any]) -> None:
@@ -398,6 +467,7 @@ class TrainerAdapter:
         if state.rank["gradients"] is not None:
             apply_gradients(dict(module.named_parameters()), state.rank["gradients"])
         self._apply_trainer_state(state.training["trainer"])
+        self._outputs.mend(state.training["outputs"])
 
     def _apply_trainer_state(self, saved: Mapping[str, Any]) -> None:
         self.trainer.should_stop = saved["should_stop"]
@@ -406,9 +476,6 @@ class TrainerAdapter:
         self._fit._last_train_dl_reload_epoch = saved["train_reload_epoch"]
         self._epoch.val_loop._last_val_dl_reload_epoch = saved["val_reload_epoch"]
         apply_connector(self.trainer._logger_connector, saved["connector"])
-        for callback, fields in zip(self._model_checkpoints, saved["model_checkpoints"], strict=False):
-            for name, value in fields.items():
-                setattr(callback, name, value)
 
     def _boundary(self, boundary: Callable[[Progress], bool]) -> None:
         if boundary(self.progress()):

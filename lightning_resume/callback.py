@@ -14,6 +14,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_resume._probe import probe, refuse_unsupported
 from lightning_resume._trainer import TrainerAdapter
+from lightning_resume._tuners import Findings, is_tuner_fit
 from resume_core.capture.attributes import AttributeWatch
 from resume_core.capture.loader import loader_warnings
 from resume_core.capture.runconfig import seed_fact
@@ -78,6 +79,7 @@ class ResumeCallback(Callback):
         self._watch: AttributeWatch | None = None
         self._session: Session | None = None
         self._adapter: TrainerAdapter | None = None
+        self._findings = Findings()  # a Tuner comes in a fit of its own, before that of the run
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Take over the fit that is about to begin."""
@@ -88,16 +90,24 @@ class ResumeCallback(Callback):
         probe(trainer)
         refuse_unsupported(trainer)
         seed = seed_fact(os.environ.get("PL_GLOBAL_SEED"), torch.initial_seed())
-        adapter = TrainerAdapter(trainer, seed)
+        adapter = TrainerAdapter(trainer, seed, self._findings)
         log = _log if adapter.ranks.is_first else _log_of_others
         session = Session(adapter, self._directory, log=log, **self._options)
-        self._adapter, self._session = adapter, session
+        preamble = session.preamble()
+        self._findings.found.update(preamble.get("findings", {}))
+        self._adapter = adapter
+        if is_tuner_fit(trainer.callbacks):
+            adapter.install_for_tuner()
+            return
+        self._session = session
+        adapter.open(preamble)
         adapter.install(
             early=lambda: session.prepare(seed.value),
             ready=lambda: self._start(session, adapter, seed.value),
             first_fetch=session.begin,
             boundary=session.boundary,
             ignore_ckpt_path=lambda path: self._ignores(session, path),
+            tuned=session.reconfigured,
         )
 
     def _start(self, session: Session, adapter: TrainerAdapter, seed: Any) -> None:

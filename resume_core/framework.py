@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from resume_core.ranks import Ranks
 from resume_core.state import Fact, State
@@ -25,6 +26,10 @@ class Framework(Protocol):
 
     def prepare(self, key: int) -> None:
         """The run's key is known: data loaders may be asked for, in a random stream derived from it."""
+        ...
+
+    def preamble(self) -> Mapping[str, Any]:
+        """Plain JSON for the next attempt, which reads it before anything is compared or restored."""
         ...
 
     def describe(self) -> dict[str, Fact]:

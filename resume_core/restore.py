@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from resume_core.ranks import Ranks
 from resume_core.state import Progress, RunConfig, State
 from resume_core.storage import CheckpointRef, Manifest, Store, read_manifest
 
-__all__ = ["Restored", "Restorer", "read_key", "restore_threads"]
+__all__ = ["Restored", "Restorer", "read_key", "read_preamble", "restore_threads"]
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,14 @@ def read_key(store: Store, ref: CheckpointRef) -> int | None:
     try:
         return _header(read_manifest(store, ref))[1]
     except (CorruptCheckpointError, CheckpointNotFoundError):
+        return None
+
+
+def read_preamble(store: Store, ref: CheckpointRef) -> Mapping[str, Any] | None:
+    """What a checkpoint tells the framework before it is read, None when its manifest cannot be used."""
+    try:
+        return dict(read_manifest(store, ref).header.get("preamble", {}))
+    except (CorruptCheckpointError, CheckpointNotFoundError, TypeError, ValueError):
         return None
 
 

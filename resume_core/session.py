@@ -30,7 +30,7 @@ from resume_core.checkpointer import Checkpointer
 from resume_core.errors import CheckpointNotFoundError, ResumeError, SaveFailedError, UnsupportedStateError
 from resume_core.framework import Framework
 from resume_core.policy import Changes, Keep, SaveEvery
-from resume_core.restore import Restored, Restorer, read_key, restore_threads
+from resume_core.restore import Restored, Restorer, read_key, read_preamble, restore_threads
 from resume_core.saves import Saves, merge
 from resume_core.schedule import Schedule
 from resume_core.state import Progress, RunConfig
@@ -129,6 +129,21 @@ class Session:
             return
         named = None if self._resume in ("auto", "must") else self._resume
         yield from self._lineage.candidates(named)
+
+    def preamble(self) -> Mapping[str, Any]:
+        """What the newest checkpoint tells the framework before `start`; empty for a new run.
+
+        Raises:
+            CheckpointNotFoundError: a checkpoint that was named is not there.
+            OSError: the store cannot be read.
+        """
+        readable = (read_preamble(self._store, ref) for ref in self._candidates())
+        return next((preamble for preamble in readable if preamble is not None), {})
+
+    def reconfigured(self) -> None:
+        """The framework changed what decides a new run, by tuning it: compare later attempts with what it is now."""
+        self._config = {}
+        self._describe(self._key)
 
     def prepare(self, seed: int | None) -> None:
         """The loaders are asked for before `start` can compare configurations: tell the framework the run's key.
@@ -358,6 +373,7 @@ class Session:
             "key": self._key,
             "config": to_json(self._config),
             "provenance": dict(self._provenance),
+            "preamble": dict(self._framework.preamble()),
             "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         }
 

@@ -12,6 +12,7 @@ from typing import Any
 import harness
 import lightning.pytorch as L
 import numpy as np
+import outputs
 import torch
 import torchmetrics
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
@@ -208,6 +209,7 @@ def loaders(job: harness.Job) -> tuple[Any, DataLoader]:
 
 def callbacks(job: harness.Job) -> list[L.Callback]:
     others = [GradientAccumulationScheduler({0: 1, 1: 2, 2: 3})] if job.options.get("scheduled_windows") else []
+    others += outputs.callbacks(job)
     if not job.plugin:
         return others
     return [
@@ -240,7 +242,8 @@ def run(job: harness.Job) -> None:
         "num_sanity_val_steps": 1,
         "default_root_dir": job.root,
     }
-    trainer = L.Trainer(**arguments | job.options.get("trainer", {}), callbacks=callbacks(job))
+    arguments |= outputs.arguments(job) | job.options.get("trainer", {})
+    trainer = L.Trainer(**arguments, callbacks=callbacks(job))
     trainer.fit(net, *loaders(job))
     net.recorder.end(
         parameters=harness.digest(net.state_dict()),

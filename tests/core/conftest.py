@@ -28,6 +28,9 @@ class Toy:
     def prepare(self, key):
         self.key = key
 
+    def preamble(self):
+        return {"name": self.facts["seed"]}
+
     def describe(self):
         return {name: Fact(value) for name, value in self.facts.items()}
 

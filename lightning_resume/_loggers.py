@@ -1,0 +1,265 @@
+"""Loggers that go on where the run stood: in the same folder, with each step there once.
+
+Lightning opens a logger's folder before any callback's ``setup``, and in a new process that is a new ``version_N``. So
+a logger is moved to the folder of its run in `Loggers.open`, before ``ModelCheckpoint`` and others ask for it. What
+that folder holds is cut back to the checkpoint in `Loggers.put_back`, right before the first batch: by then the process
+has logged once more what every start logs (hyper-parameters, a graph), and that goes too.
+
+* ``metrics.csv`` is carried in the checkpoint: Lightning deletes the one it finds when the user names the version.
+* TensorBoard's event files may be of any size and are cut in place. They are told from those of others by a suffix of
+  their name that belongs to the run.
+* Of any other logger only what the user passes decides; see `_Remote` for those that can be told in time.
+
+Internals used (Lightning 2.6): ``_name``, ``_version`` and ``_experiment`` of ``CSVLogger`` and ``TensorBoardLogger``,
+``TensorBoardLogger._kwargs``, and ``metrics``, ``metrics_keys``, ``metrics_file_path`` and ``log_dir`` of the writer of
+CSV files.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+from lightning_resume._growing import grown_bytes, pack_bytes
+from resume_core.capture.plain import class_path
+
+__all__ = ["Loggers"]
+
+_log = logging.getLogger("lightning.pytorch.exact_resume")
+_SINCE = time.time()  # files that are older were not made by this process
+_OWN_SUFFIX = re.compile(r"\.run-[0-9a-f]{8}$")
+_EVENTS = "tfevents"
+_HPARAMS = "hparams.yaml"
+_RECORD_FRAME_BYTES = 16  # length 8, its checksum 4, the data's checksum 4
+
+
+class Loggers:
+    """The loggers of one fit.
+
+    Args:
+        loggers: of the Trainer, in its order.
+        writes: whether this process is the one that logs.
+    """
+
+    def __init__(self, loggers: Sequence[Any], *, writes: bool) -> None:
+        self._logs = [_log_of(logger, writes) for logger in loggers]
+
+    def preamble(self) -> list[Any]:
+        """Where each logger writes, for the next attempt: plain JSON."""
+        return [log.preamble() if log is not None else None for log in self._logs]
+
+    def open(self, saved: Sequence[Any]) -> None:
+        """Move each logger to where the run logs; a logger that the run did not have stays where it is."""
+        for place, log in enumerate(self._logs):
+            known = saved[place] if place < len(saved) else None
+            if log is not None:
+                log.open(known if known is not None and known["class"] == class_path(log.logger) else None)
+
+    def capture(self) -> list[Any]:
+        """What is logged so far."""
+        return [log.capture() if log is not None else None for log in self._logs]
+
+    def put_back(self, saved: Sequence[Any]) -> None:
+        """Let the logs hold what `capture` saw, and nothing else of this run."""
+        for log, state in zip(self._logs, saved, strict=False):
+            if log is not None and state is not None:
+                log.put_back(state)
+
+
+def _log_of(logger: Any, writes: bool) -> _Folder | None:
+    kinds = ((CSVLogger, _Csv), (TensorBoardLogger, _TensorBoard))
+    return next((kind(logger, writes) for base, kind in kinds if isinstance(logger, base)), None)
+
+
+class _Folder:
+    """A logger that writes into a folder of its own."""
+
+    def __init__(self, logger: Any, writes: bool) -> None:
+        self.logger = logger
+        self.writes = writes
+
+    def preamble(self) -> dict[str, Any]:
+        logger = self.logger
+        return {"class": class_path(logger), "name": logger.name, "version": logger.version}
+
+    def open(self, saved: Mapping[str, Any] | None) -> None:
+        before = str(self.logger.log_dir)
+        if saved is not None:
+            self.logger._name, self.logger._version = saved["name"], saved["version"]
+        if not self.writes:
+            return
+        self._move(saved, before)
+        if before != str(self.logger.log_dir):
+            _remove_new(Path(before), Path(self.logger.save_dir))
+
+    def _move(self, saved: Mapping[str, Any] | None, before: str) -> None:
+        raise NotImplementedError
+
+    def capture(self) -> Any:
+        raise NotImplementedError
+
+    def put_back(self, state: Any) -> None:
+        raise NotImplementedError
+
+
+class _Csv(_Folder):
+    """``metrics.csv``, carried in the checkpoint."""
+
+    def _move(self, saved: Mapping[str, Any] | None, before: str) -> None:
+        writer = self.logger._experiment
+        if writer is None or before == self.logger.log_dir:
+            return
+        # in place: user code may hold it, and a new one would delete the metrics that are there
+        writer.log_dir = self.logger.log_dir
+        writer.metrics_file_path = os.path.join(writer.log_dir, writer.NAME_METRICS_FILE)
+        writer._fs.makedirs(writer.log_dir, exist_ok=True)
+
+    def capture(self) -> Any:
+        writer = self.logger._experiment
+        if not self.writes or writer is None:
+            return None
+        rows = b""
+        if writer._fs.isfile(writer.metrics_file_path):
+            with writer._fs.open(writer.metrics_file_path, "rb") as file:
+                rows = file.read()
+        pending = [{name: _plain_cell(cell) for name, cell in row.items()} for row in writer.metrics]
+        return {"rows": pack_bytes(rows), "keys": list(writer.metrics_keys), "pending": pending}
+
+    def put_back(self, state: Any) -> None:
+        if not self.writes:
+            return
+        writer = self.logger.experiment
+        writer.metrics, writer.metrics_keys = list(state["pending"]), list(state["keys"])
+        rows = grown_bytes(state["rows"])
+        if rows:
+            _write(writer._fs, writer.metrics_file_path, rows)
+        elif writer._fs.isfile(writer.metrics_file_path):
+            writer._fs.rm_file(writer.metrics_file_path)
+
+
+def _plain_cell(cell: Any) -> Any:
+    """As the file would hold it: a row may hold anything."""
+    return cell if cell is None or type(cell) in (bool, int, float, str) else str(cell)
+
+
+def _write(fs: Any, path: str, data: bytes) -> None:
+    """Never half of it, and never into a file that an attempt which still runs has open."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with fs.open(temporary, "wb") as file:
+        file.write(data)
+    fs.mv(temporary, path)
+
+
+class _TensorBoard(_Folder):
+    """Event files, known by a suffix of their name and cut to the size they had."""
+
+    def __init__(self, logger: Any, writes: bool) -> None:
+        super().__init__(logger, writes)
+        given = logger._kwargs.get("filename_suffix", "")
+        self._given_suffix = _OWN_SUFFIX.sub("", given)
+        self._token = secrets.token_hex(4)
+        self._dirs: set[str] = set()
+
+    @property
+    def _suffix(self) -> str:
+        return f"{self._given_suffix}.run-{self._token}"
+
+    def preamble(self) -> dict[str, Any]:
+        return {**super().preamble(), "token": self._token}
+
+    def _move(self, saved: Mapping[str, Any] | None, before: str) -> None:
+        self._token = saved["token"] if saved is not None else self._token
+        self.logger._kwargs["filename_suffix"] = self._suffix
+        writer = self.logger._experiment
+        if writer is not None:
+            writer.close()
+            # in place, as user code may hold it; a closed writer opens a new file when it is next used
+            folder = {"log_dir": self.logger.log_dir, "logdir": self.logger.log_dir}
+            names = {"filename_suffix": self._suffix, "_filename_suffix": self._suffix}
+            vars(writer).update({name: value for name, value in (folder | names).items() if name in vars(writer)})
+        for path in _files(Path(before)):
+            # what the script logs before fit() is kept in a new run; in a resumed one it is there already
+            if _is_own_event_file(path) and (saved is not None or _is_fresh(path)):
+                path.unlink()
+
+    def _event_files(self, folders: Iterable[Path]) -> Iterator[tuple[str, Path]]:
+        """Those of this run, with their names as seen from the logger's folder."""
+        for folder in folders:
+            for path in _files(folder):
+                if _EVENTS in path.name and path.name.endswith(self._suffix):
+                    yield os.path.relpath(path, self.logger.log_dir), path
+
+    def capture(self) -> Any:
+        writer = self.logger._experiment
+        if not self.writes or writer is None:
+            return None
+        writer.flush()
+        self._dirs |= {str(self.logger.log_dir), *map(str, writer.all_writers or ())}
+        files = self._event_files(map(Path, sorted(self._dirs)))
+        return {"files": {name: path.stat().st_size for name, path in files}}
+
+    def put_back(self, state: Any) -> None:
+        if not self.writes:
+            return
+        if self.logger._experiment is not None:
+            self.logger._experiment.close()
+        root, sizes = Path(self.logger.log_dir), state["files"]
+        self._dirs |= {os.path.dirname(os.path.normpath(root / name)) for name in sizes}
+        found = dict(self._event_files(Path(folder) for folder, *_ in os.walk(root)))
+        for name, path in found.items():
+            if name not in sizes:
+                path.unlink()
+            elif path.stat().st_size > sizes[name]:
+                _cut(path, sizes[name])
+        lost = [name for name in sizes if name not in found or found[name].stat().st_size < sizes[name]]
+        if lost:
+            _log.warning("%s lacks what the run had logged before: %s", root, ", ".join(sorted(lost)))
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
+
+
+def _is_own_event_file(path: Path) -> bool:
+    """Whether the writer of this process made it."""
+    made_here = f".{socket.gethostname()}.{os.getpid()}." in path.name
+    return _EVENTS in path.name and made_here and path.stat().st_mtime >= _SINCE
+
+
+def _is_fresh(path: Path) -> bool:
+    """Whether an event file holds nothing but the record of its version."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    return path.stat().st_size <= length + _RECORD_FRAME_BYTES
+
+
+def _cut(path: Path, size_bytes: int) -> None:
+    """A copy takes its place: an attempt that still runs goes on writing into the old one."""
+    temporary = path.with_name(f"cut-{os.getpid()}-{path.stat().st_ino}.tmp")
+    with path.open("rb") as source, temporary.open("wb") as target:
+        left = size_bytes
+        while left and (data := source.read(min(left, 1 << 20))):
+            target.write(data)
+            left -= len(data)
+    temporary.replace(path)
+
+
+def _remove_new(folder: Path, root: Path) -> None:
+    """Remove the folder that a new process opened, if it holds only what its logger made there."""
+    made = [path for path in _files(folder) if path.name == _HPARAMS and path.stat().st_mtime >= _SINCE]
+    if not folder.is_dir() or {path.name for path in made} != {path.name for path in folder.iterdir()}:
+        return
+    for path in made:
+        path.unlink()
+    folder.rmdir()
+    while (folder := folder.parent) != root and root in folder.parents and not any(folder.iterdir()):
+        folder.rmdir()
