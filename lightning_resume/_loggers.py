@@ -21,7 +21,6 @@ import logging
 import os
 import re
 import secrets
-import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -71,7 +70,7 @@ class Loggers:
     def put_back(self, saved: Sequence[Any]) -> None:
         """Let the logs hold what `capture` saw, and nothing else of this run."""
         for log, state in zip(self._logs, saved, strict=False):
-            if log is not None and state is not None:
+            if log is not None and log.goes_on and state is not None:
                 log.put_back(state)
 
 
@@ -86,6 +85,7 @@ class _Folder:
     def __init__(self, logger: Any, writes: bool) -> None:
         self.logger = logger
         self.writes = writes
+        self.goes_on = False
 
     def preamble(self) -> dict[str, Any]:
         logger = self.logger
@@ -93,6 +93,7 @@ class _Folder:
 
     def open(self, saved: Mapping[str, Any] | None) -> None:
         before = str(self.logger.log_dir)
+        self.goes_on = saved is not None
         if saved is not None:
             self.logger._name, self.logger._version = saved["name"], saved["version"]
         if not self.writes:
@@ -180,15 +181,17 @@ class _TensorBoard(_Folder):
         self._token = saved["token"] if saved is not None else self._token
         self.logger._kwargs["filename_suffix"] = self._suffix
         writer = self.logger._experiment
-        if writer is not None:
-            writer.close()
-            # in place, as user code may hold it; a closed writer opens a new file when it is next used
-            folder = {"log_dir": self.logger.log_dir, "logdir": self.logger.log_dir}
-            names = {"filename_suffix": self._suffix, "_filename_suffix": self._suffix}
-            vars(writer).update({name: value for name, value in (folder | names).items() if name in vars(writer)})
-        for path in _files(Path(before)):
+        if writer is None:
+            return
+        opened = [Path(path) for file in (writer.all_writers or {}).values() if (path := _path_of(file)) is not None]
+        writer.close()
+        # in place, as user code may hold it; a closed writer opens a new file when it is next used
+        folder = {"log_dir": self.logger.log_dir, "logdir": self.logger.log_dir}
+        names = {"filename_suffix": self._suffix, "_filename_suffix": self._suffix}
+        vars(writer).update({name: value for name, value in (folder | names).items() if name in vars(writer)})
+        for path in opened:
             # what the script logs before fit() is kept in a new run; in a resumed one it is there already
-            if _is_own_event_file(path) and (saved is not None or _is_fresh(path)):
+            if path.exists() and (saved is not None or _is_fresh(path)):
                 path.unlink()
 
     def _event_files(self, folders: Iterable[Path]) -> Iterator[tuple[str, Path]]:
@@ -229,10 +232,10 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
 
 
-def _is_own_event_file(path: Path) -> bool:
-    """Whether the writer of this process made it."""
-    made_here = f".{socket.gethostname()}.{os.getpid()}." in path.name
-    return _EVENTS in path.name and made_here and path.stat().st_mtime >= _SINCE
+def _path_of(file_writer: Any) -> str | None:
+    """The file that a writer has open, where it says so: that of tensorboard does."""
+    path = getattr(getattr(file_writer, "event_writer", None), "_file_name", None)
+    return path if isinstance(path, str) else None
 
 
 def _is_fresh(path: Path) -> bool:

@@ -371,7 +371,7 @@ class TrainerAdapter:
 
     def _tune(self, plain: Callable[..., None], finder: Any) -> None:
         """Let ``finder`` tune a new run, on the Trainer as Lightning made it."""
-        if self._begun:
+        if self._begun or self._fit.epoch_progress.total.ready:
             raise ResumeError(
                 f"{type(finder).__name__} tunes in the middle of training, which is not supported: "
                 "let it tune when fit begins, as it does by itself"
@@ -386,6 +386,7 @@ class TrainerAdapter:
     @contextmanager
     def _suspended(self) -> Iterator[None]:
         self.uninstall()
+        self._forget_loaders()  # if they were asked for early, their iterators wait for the run to begin
         try:
             yield
         finally:

@@ -7,7 +7,7 @@ import random
 import lightning.pytorch as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from small import QUIET, Net, make_loader
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
@@ -187,11 +187,6 @@ def test_a_second_fit_of_one_trainer_is_refused(tmp_path):
     trainer.fit_loop.max_epochs = 2
     with pytest.raises(ResumeError, match="second time"):
         trainer.fit(Net(), make_loader())
-
-
-def test_a_tuner_inside_fit_is_refused(tmp_path):
-    with pytest.raises(ResumeError, match="LearningRateFinder"):
-        trainer_of(tmp_path, ResumeCallback(tmp_path / "run"), LearningRateFinder()).fit(Net(), make_loader())
 
 
 def test_missing_internals_are_named_with_the_version(tmp_path, monkeypatch):
