@@ -183,7 +183,7 @@ class _TensorBoard(_Folder):
         writer = self.logger._experiment
         if writer is None:
             return
-        opened = [Path(path) for file in (writer.all_writers or {}).values() if (path := _path_of(file)) is not None]
+        opened = list(filter(None, map(_path_of, (writer.all_writers or {}).values())))
         writer.close()
         # in place, as user code may hold it; a closed writer opens a new file when it is next used
         folder = {"log_dir": self.logger.log_dir, "logdir": self.logger.log_dir}
@@ -232,10 +232,10 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
 
 
-def _path_of(file_writer: Any) -> str | None:
+def _path_of(file_writer: Any) -> Path | None:
     """The file that a writer has open, where it says so: that of tensorboard does."""
     path = getattr(getattr(file_writer, "event_writer", None), "_file_name", None)
-    return path if isinstance(path, str) else None
+    return Path(path) if isinstance(path, str) else None
 
 
 def _is_fresh(path: Path) -> bool:

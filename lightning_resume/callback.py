@@ -7,9 +7,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import lightning.pytorch as L
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_resume._probe import probe, refuse_unsupported
@@ -125,8 +127,10 @@ class ResumeCallback(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Look at what user code keeps in plain attributes."""
         if self._adapter is not None:
+            for owner in self._adapter.owners.values():
+                getattr(owner, "hparams", None)  # made when first asked for, which is no change
             known = frozenset(vars(LightningModule())) | frozenset(vars(LightningDataModule()))
-            self._watch = AttributeWatch(_without_own_state(self._adapter.owners), known)
+            self._watch = AttributeWatch(_without_own_state(self._adapter.owners), known, (L.Trainer, Logger))
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Look again early in an epoch."""

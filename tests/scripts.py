@@ -15,7 +15,7 @@ import numpy as np
 import outputs
 import torch
 import torchmetrics
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder
 from lightning.pytorch.loggers.logger import Logger
 from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
@@ -133,6 +133,35 @@ class Net(L.LightningModule):
         return [optimizer], [by_step, {"scheduler": plateau, "monitor": "loss_epoch", "interval": "epoch"}]
 
 
+class Tuned(Net):
+    """Has a finder choose its learning rate and its batch size; they train without the callbacks of the run."""
+
+    def __init__(self, job: harness.Job) -> None:
+        super().__init__(job)
+        self.lr, self.batch_size = 1e-2, 2
+
+    def train_dataloader(self) -> Any:
+        return train_loaders(self.job.but(batch_size=self.batch_size, num_samples=40))
+
+    def val_dataloader(self) -> Any:
+        return loaders(self.job)[1]
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor | None:
+        if any(isinstance(callback, ResumeCallback) for callback in self.trainer.callbacks):
+            return super().training_step(batch, batch_idx)
+        return self.loss(batch)
+
+    def configure_optimizers(self) -> Any:
+        self.job.options["lr"] = self.lr
+        return super().configure_optimizers()
+
+    def configure_callbacks(self) -> list[L.Callback]:
+        return [
+            BatchSizeFinder(max_trials=3),
+            LearningRateFinder(num_training_steps=14, early_stop_threshold=None),
+        ]
+
+
 class Records(Logger):
     """Writes down what is logged, epoch averages among it."""
 
@@ -229,7 +258,7 @@ def run(job: harness.Job) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
     torch.set_num_threads(1)
     L.seed_everything(job.seed, verbose=False)
-    net = Net(job)
+    net = Tuned(job) if job.script == "tuned" else Net(job)
     arguments = {
         "max_epochs": job.epochs,
         "accelerator": "cpu",
@@ -244,7 +273,7 @@ def run(job: harness.Job) -> None:
     }
     arguments |= outputs.arguments(job) | job.options.get("trainer", {})
     trainer = L.Trainer(**arguments, callbacks=callbacks(job))
-    trainer.fit(net, *loaders(job))
+    trainer.fit(net, *(() if job.script == "tuned" else loaders(job)))
     net.recorder.end(
         parameters=harness.digest(net.state_dict()),
         optimizers=harness.digest([optimizer.state_dict() for optimizer in trainer.optimizers]),

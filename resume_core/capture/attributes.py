@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import enum
 import sys
-from collections.abc import Iterator, Mapping
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 __all__ = ["AttributeWatch"]
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.generic)
 _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
+_FRAMEWORKS = frozenset({"torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_fabric", "numpy"})
+_MAX_ITEMS = 32  # looked at in one container or array
+_MAX_DEPTH = 4  # of objects that hold objects
 
 
 class AttributeWatch:
     """Looks at attributes when training begins and tells later which of them have changed.
 
-    Watched are plain values, tensors that are neither parameters nor buffers, and the length and members of lists,
-    dicts and sets. Parameters, buffers, metrics and whatever a ``state_dict`` covers are saved and not looked at.
+    Watched are plain values, tensors that are neither parameters nor buffers, arrays, the length and members of lists,
+    dicts and sets, modules that are not registered anywhere, and the same in objects of the user's own classes.
+    Parameters, buffers, metrics and whatever a ``state_dict`` covers are saved and not looked at; objects of libraries
+    are their own business. Of large containers and arrays a sample is looked at.
 
     Args:
         owners: name to object; of a `torch.nn.Module` its submodules are watched too.
         known: attribute names that belong to a framework and are its own business.
+        others: classes whose objects are not looked into, as they are saved or written elsewhere.
     """
 
-    def __init__(self, owners: Mapping[str, Any], known: frozenset[str]) -> None:
+    def __init__(self, owners: Mapping[str, Any], known: frozenset[str], others: tuple[type, ...] = ()) -> None:
         self._owners = dict(_with_submodules(owners))
-        self._known = known | _MODULE_ATTRIBUTES
+        self._registered = {id(child) for owner in owners.values() for child in _modules(owner)}
+        self._known, self._others = known | _MODULE_ATTRIBUTES, (*_NO_HOLDERS, *others)
+        self._packages = {_package(type(owner)) for owner in self._owners.values()} - _FRAMEWORKS
         self._before = self._look()
         self._told: set[str] = set()
 
@@ -40,12 +52,45 @@ class AttributeWatch:
         return new
 
     def _look(self) -> dict[str, Any]:
-        return {
-            f"{owner}.{name}": mark
-            for owner, value in self._owners.items()
-            for name, attribute in getattr(value, "__dict__", {}).items()
-            if name not in self._known and (mark := _mark(attribute)) is not None
-        }
+        found: dict[str, Any] = {}
+        seen = {id(owner) for owner in self._owners.values()}
+        for name, owner in self._owners.items():
+            self._look_into(name, owner, found, seen, 0)
+        return found
+
+    def _look_into(self, place: str, holder: Any, found: dict[str, Any], seen: set[int], depth: int) -> None:
+        for name, value in list(getattr(holder, "__dict__", {}).items()):
+            if name in self._known:
+                continue
+            mark = _mark(value, self._registered)
+            if mark is not None:
+                found[f"{place}.{name}"] = mark
+            elif depth < _MAX_DEPTH and id(value) not in seen and self._is_own(value):
+                seen.add(id(value))
+                self._look_into(f"{place}.{name}", value, found, seen, depth + 1)
+
+    def _is_own(self, value: Any) -> bool:
+        """Whether a class is of the user's code: in the package of an owner, or in no installed one."""
+        cls, package = type(value), _package(type(value))
+        if isinstance(value, (*self._others, torch.nn.Module)) or package in _FRAMEWORKS:
+            return False
+        if package in self._packages or package == "__main__":
+            return True
+        if package in sys.stdlib_module_names:
+            return False
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+        return "site-packages" not in file and "dist-packages" not in file
+
+
+_NO_HOLDERS = (type, types.FunctionType, types.MethodType, types.ModuleType)
+
+
+def _modules(owner: Any) -> Iterator[torch.nn.Module]:
+    return owner.modules() if isinstance(owner, torch.nn.Module) else iter(())
+
+
+def _package(cls: type) -> str:
+    return cls.__module__.partition(".")[0]
 
 
 def _with_submodules(owners: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -60,14 +105,31 @@ def _with_submodules(owners: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             )
 
 
-def _mark(value: Any) -> Any:
+def _mark(value: Any, registered: set[int]) -> Any:
     """Something that differs when ``value`` was changed or replaced, None for what is not watched."""
     if isinstance(value, torch.Tensor):
         return "tensor", id(value), value._version
     if isinstance(value, _PLAIN):
         return "plain", repr(value)
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return type(value).__name__, len(value), [_mark(item) for item in list(value)[-1:]]
-    if type(value) is dict:
-        return "dict", len(value), [_mark(item) for item in list(value.values())[-1:]]
+    if isinstance(value, np.ndarray):
+        return "array", value.shape, value.ravel()[:: value.size // _MAX_ITEMS + 1].tolist()
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return type(value).__name__, len(value), [_mark(item, registered) for item in _sample(value)]
+    if isinstance(value, dict):
+        return type(value).__name__, len(value), [_mark(item, registered) for item in _sample(value.values())]
+    if isinstance(value, torch.nn.Module) and id(value) not in registered:
+        return "module", id(value), _versions(value)
     return None
+
+
+def _sample(items: Iterable[Any]) -> list[Any]:
+    """Some of the members, evenly spaced, the last one always."""
+    held = items if isinstance(items, Sequence) else list(items)
+    step = len(held) // _MAX_ITEMS + 1
+    return [held[place] for place in range(len(held) - 1, -1, -step)]
+
+
+def _versions(module: torch.nn.Module) -> list[Any]:
+    """What moves when a module is trained or a metric is updated."""
+    tensors = [tensor._version for tensor in (*module.parameters(), *module.buffers())]
+    return [*tensors, *(getattr(child, "_update_count", None) for child in module.modules())]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import threading
+from collections import deque
+
+import numpy as np
 import pytest
 import torch
 import torchmetrics
@@ -9,9 +14,21 @@ import torchmetrics
 from resume_core.capture.attributes import AttributeWatch
 
 
+class Stats:
+    def __init__(self):
+        self.best, self.inner, self.home = 1.0, {"n": [0] * 10}, None
+
+
 class Module(torch.nn.Module):
     def __init__(self):
         super().__init__()
+        self.stats = Stats()
+        self.stats.home = self  # a way back, as objects have
+        self.array = np.zeros(100)
+        self.queue = deque(maxlen=2)
+        self.counts = [0, 0, 0]
+        self.hidden = [torch.nn.Linear(2, 2)]
+        self.held = [torchmetrics.MeanMetric()]
         self.layer = torch.nn.Linear(2, 2)
         self.metric = torchmetrics.MeanMetric()
         self.outputs = []
@@ -20,6 +37,8 @@ class Module(torch.nn.Module):
         self.rate = 0.5
         self.cache = torch.zeros(2)
         self.register_buffer("running", torch.zeros(2))
+        self.again = [self.layer, self.metric]
+        self.lock, self.pattern = threading.Lock(), re.compile("x")
 
 
 def watch(module, known=()):
@@ -33,6 +52,13 @@ CHANGES = {
     "table": lambda m: m.table.update(a=1),
     "cache": lambda m: m.cache.add_(1),
     "late": lambda m: setattr(m, "late", 3),
+    "stats.best": lambda m: setattr(m.stats, "best", 2.0),
+    "stats.inner": lambda m: m.stats.inner["n"].append(1),
+    "array": lambda m: m.array.__setitem__(slice(None), 1),
+    "queue": lambda m: m.queue.append(1),
+    "counts": lambda m: m.counts.__setitem__(0, 5),
+    "hidden": lambda m: torch.nn.init.ones_(m.hidden[0].weight),
+    "held": lambda m: m.held[0].update(1.0),
 }
 
 
@@ -69,3 +95,28 @@ def test_known_names_are_left_out():
     watched = watch(module, known=("count",))
     module.count = 5
     assert watched.changed() == []
+
+
+def test_objects_of_the_users_that_are_told_of_are_not_looked_into():
+    module = Module()
+    watched = AttributeWatch({"module": module}, frozenset(), (Stats,))
+    module.stats.best = 7.0
+    assert watched.changed() == []
+
+
+def test_objects_of_libraries_are_their_own_business():
+    module = Module()
+    module.generator = np.random.default_rng(1)
+    module.optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    watched = watch(module)
+    module.generator.random()
+    module.optimizer.param_groups[0]["lr"] = 0.2
+    assert watched.changed() == []
+
+
+def test_an_owner_that_another_holds_is_named_by_its_own_name():
+    module, callback = Module(), Stats()
+    callback.home = module
+    watched = AttributeWatch({"callback": callback, "module": module}, frozenset())
+    module.count = 5
+    assert watched.changed() == ["module.count"]

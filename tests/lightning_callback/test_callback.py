@@ -332,3 +332,47 @@ def test_model_checkpoint_knows_what_it_saved_last(fit, tmp_path):
     fit(net=Logs(), max_epochs=1, callbacks=[first], enable_checkpointing=True)
     fit(net=Logs(), max_epochs=2, callbacks=[top(), looks], enable_checkpointing=True)
     assert looks.found == (first._last_global_step_saved, first.current_score, first.best_model_path)
+
+
+def test_attributes_that_change_are_named_wherever_they_are(fit, messages):
+    class Stats:
+        best = None
+
+        def __init__(self):
+            self.seen = 0
+
+    class Holds(L.Callback):
+        def __init__(self):
+            self.stats, self.trainer, self.logger, self.where = Stats(), None, None, []
+
+        def on_train_batch_end(self, trainer, *args):
+            self.trainer, self.logger = trainer, trainer.logger
+            self.stats.seen += 1
+
+    class Data(L.LightningDataModule):
+        num_asked = 0
+
+        def train_dataloader(self):
+            self.num_asked += 1
+            return make_loader()
+
+        def on_after_batch_transfer(self, batch, index):
+            self.last = float(batch[0].sum())
+            return batch
+
+    class Net2(Net):
+        def __init__(self):
+            super().__init__()
+            self.stats = Stats()
+
+        def training_step(self, batch, batch_idx):
+            self.stats.seen += 1
+            self.log("loss", 1.0)
+            return super().training_step(batch, batch_idx)
+
+    fit(net=Net2(), loader=Data(), callbacks=[Holds()], max_epochs=2)
+    named = ", ".join(m for m in messages() if m.startswith("attributes that change"))
+    for name in ("module.stats.seen", "module.num_steps", "datamodule.last", ".stats.seen"):
+        assert name in named
+    for name in ("trainer", "logger", "where", "hparams", "num_asked"):
+        assert name not in named
