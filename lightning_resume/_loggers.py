@@ -8,10 +8,12 @@ has logged once more what every start logs (hyper-parameters, a graph), and that
 * ``metrics.csv`` is carried in the checkpoint: Lightning deletes the one it finds when the user names the version.
 * TensorBoard's event files may be of any size and are cut in place. They are told from those of others by a suffix of
   their name that belongs to the run.
-* Of any other logger only what the user passes decides; see `_Remote` for those that can be told in time.
+* W&B and MLflow are told the id of their run before they begin another; what they hold cannot be cut. Of any other
+  logger only what the user passes decides.
 
 Internals used (Lightning 2.6): ``_name``, ``_version`` and ``_experiment`` of ``CSVLogger`` and ``TensorBoardLogger``,
-``TensorBoardLogger._kwargs``, and ``metrics``, ``metrics_keys``, ``metrics_file_path`` and ``log_dir`` of the writer of
+``TensorBoardLogger._kwargs``, ``_id`` and ``_wandb_init`` of W&B's, ``_run_id`` and ``_initialized`` of MLflow's, and
+``metrics``, ``metrics_keys``, ``metrics_file_path`` and ``log_dir`` of the writer of
 CSV files.
 """
 
@@ -26,18 +28,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from lightning_resume._growing import grown_bytes, pack_bytes
 from resume_core.capture.plain import class_path
 
-__all__ = ["Loggers"]
+__all__ = ["Loggers", "tell_loggers", "wait_to_be_told"]
 
 _log = logging.getLogger("lightning.pytorch.exact_resume")
 _SINCE = time.time()  # files that are older were not made by this process
 _OWN_SUFFIX = re.compile(r"\.run-[0-9a-f]{8}$")
 _EVENTS = "tfevents"
 _HPARAMS = "hparams.yaml"
+_REMOTE = (WandbLogger, MLFlowLogger)
 _RECORD_FRAME_BYTES = 16  # length 8, its checksum 4, the data's checksum 4
 
 
@@ -74,13 +77,29 @@ class Loggers:
                 log.put_back(state)
 
 
-def _log_of(logger: Any, writes: bool) -> _Folder | None:
-    kinds = ((CSVLogger, _Csv), (TensorBoardLogger, _TensorBoard))
+def wait_to_be_told(loggers: Sequence[Any]) -> bool:
+    """Whether any of them has yet to begin a run somewhere else."""
+    return any(_Remote.is_waiting(logger) for logger in loggers)
+
+
+def tell_loggers(loggers: Sequence[Any], saved: Sequence[Any]) -> None:
+    """Before Lightning opens them: which run to go on with, for those that the user gave none."""
+    for logger, known in zip(loggers, saved, strict=False):
+        if _Remote.is_waiting(logger) and known is not None and known["class"] == class_path(logger):
+            _Remote.tell(logger, known["version"])
+
+
+def _log_of(logger: Any, writes: bool) -> _Log | None:
+    kinds: tuple[tuple[Any, type[_Log]], ...] = (
+        (CSVLogger, _Csv),
+        (TensorBoardLogger, _TensorBoard),
+        (_REMOTE, _Remote),
+    )
     return next((kind(logger, writes) for base, kind in kinds if isinstance(logger, base)), None)
 
 
-class _Folder:
-    """A logger that writes into a folder of its own."""
+class _Log:
+    """One logger: what the next attempt is told of it."""
 
     def __init__(self, logger: Any, writes: bool) -> None:
         self.logger = logger
@@ -92,8 +111,38 @@ class _Folder:
         return {"class": class_path(logger), "name": logger.name, "version": logger.version}
 
     def open(self, saved: Mapping[str, Any] | None) -> None:
-        before = str(self.logger.log_dir)
         self.goes_on = saved is not None
+
+    def capture(self) -> Any:
+        return None
+
+    def put_back(self, state: Any) -> None:
+        raise NotImplementedError
+
+
+class _Remote(_Log):
+    """A logger of a service, which keeps the run under an id."""
+
+    @staticmethod
+    def is_waiting(logger: Any) -> bool:
+        if isinstance(logger, WandbLogger):
+            return logger._experiment is None and logger._id is None
+        return isinstance(logger, MLFlowLogger) and not logger._initialized and logger._run_id is None
+
+    @staticmethod
+    def tell(logger: Any, run_id: str) -> None:
+        if isinstance(logger, WandbLogger):
+            logger._id = logger._wandb_init["id"] = run_id
+        else:
+            logger._run_id = run_id
+
+
+class _Folder(_Log):
+    """A logger that writes into a folder of its own."""
+
+    def open(self, saved: Mapping[str, Any] | None) -> None:
+        super().open(saved)
+        before = str(self.logger.log_dir)
         if saved is not None:
             self.logger._name, self.logger._version = saved["name"], saved["version"]
         if not self.writes:
@@ -103,12 +152,6 @@ class _Folder:
             _remove_new(Path(before), Path(self.logger.save_dir))
 
     def _move(self, saved: Mapping[str, Any] | None, before: str) -> None:
-        raise NotImplementedError
-
-    def capture(self) -> Any:
-        raise NotImplementedError
-
-    def put_back(self, state: Any) -> None:
         raise NotImplementedError
 
 

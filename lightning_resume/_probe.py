@@ -8,7 +8,14 @@ from typing import Any
 import lightning
 import torch
 import torch.distributed
-from lightning.pytorch.callbacks import ModelPruning, StochasticWeightAveraging
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    LearningRateFinder,
+    ModelCheckpoint,
+    ModelPruning,
+    StochasticWeightAveraging,
+)
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch.nn.parallel import DistributedDataParallel
 
 from resume_core.errors import ResumeError
@@ -37,6 +44,14 @@ _NEEDED_BY_RANKS = {
     "torch.distributed.distributed_c10d": (torch.distributed.distributed_c10d, ("_get_default_store",)),
     "DistributedDataParallel": (DistributedDataParallel, ("_build_params_for_reducer", "_get_ddp_logging_data")),
 }
+# of callbacks and loggers, where the Trainer has them
+_NEEDED_OF_KINDS = {
+    ModelCheckpoint: ("file_exists", "_save_checkpoint", "_link_checkpoint", "_remove_checkpoint"),
+    LearningRateFinder: ("lr_find",),
+    BatchSizeFinder: ("scale_batch_size",),
+    CSVLogger: ("_name", "_version", "_experiment"),
+    TensorBoardLogger: ("_name", "_version", "_experiment", "_kwargs"),
+}
 _SIGNATURES = {"fit_loop.epoch_loop.on_run_start": 1, "fit_loop.epoch_loop.on_advance_end": 1, "strategy.setup": 1}
 
 
@@ -57,6 +72,13 @@ def probe(trainer: Any) -> None:
         for path, names in _NEEDED.items()
         for name in names
         if not hasattr(_reach(trainer, path), name)
+    ]
+    missing += [
+        f"{kind.__name__}.{name}"
+        for kind, names in _NEEDED_OF_KINDS.items()
+        for part in (*trainer.callbacks, *trainer.loggers)
+        for name in names
+        if isinstance(part, kind) and not hasattr(part, name)
     ]
     missing += [
         f"Trainer.{path}() with {count} argument(s)"

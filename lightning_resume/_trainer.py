@@ -91,9 +91,7 @@ class TrainerAdapter:
         self.model_checkpoint_s: float | None = None
 
     def _new_loaders(self, key: int) -> TrainLoaders:
-        return TrainLoaders(
-            key=key, epoch=lambda: int(self._fit.epoch_progress.current.processed), ranks=self.ranks
-        )
+        return TrainLoaders(key=key, epoch=lambda: int(self._fit.epoch_progress.current.processed), ranks=self.ranks)
 
     # ---- hooks
 
@@ -273,8 +271,9 @@ class TrainerAdapter:
             "modules": capture_modules(module),
             "gradients": self._open_gradients(),
             "generators": capture_generators(self._generators or ()),
+            "outputs": self._outputs.capture(),
         }
-        training = {"checkpoint": checkpoint, "trainer": self._trainer_state(), "outputs": self._outputs.capture()}
+        training = {"checkpoint": checkpoint, "trainer": self._trainer_state()}
         return State(model=model, training=training, rank=rank, info=info)
 
     def apply(self, state: State) -> None:
@@ -289,7 +288,7 @@ class TrainerAdapter:
         connector.restore_model()
         connector.restore_datamodule()
         connector.restore_callbacks()
-        self._outputs.apply(state.training["outputs"])
+        self._outputs.apply(state.rank["outputs"])
         self._loaders.seek(state.rank["loaders"])
         if self.trainer.reload_dataloaders_every_n_epochs:
             self._ask_again(state.training["trainer"]["train_reload_epoch"])
@@ -393,6 +392,7 @@ class TrainerAdapter:
             self._forget_loaders()
             self._loaders.deferred = False
             self._shadow()
+            self._buckets.watch()
 
     def _forget_loaders(self) -> None:
         """Ask for the loaders anew when they are next needed."""
@@ -468,7 +468,7 @@ class TrainerAdapter:
         if state.rank["gradients"] is not None:
             apply_gradients(dict(module.named_parameters()), state.rank["gradients"])
         self._apply_trainer_state(state.training["trainer"])
-        self._outputs.mend(state.training["outputs"])
+        self._outputs.mend(state.rank["outputs"])
 
     def _apply_trainer_state(self, saved: Mapping[str, Any]) -> None:
         self.trainer.should_stop = saved["should_stop"]

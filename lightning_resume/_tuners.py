@@ -68,13 +68,13 @@ class Findings:
             finder.optimal_lr = _lr_finder(found)
         else:
             finder.optimal_batch_size = found["optimal"]
+        _log.info("%s is not run again: %s = %s", type(finder).__name__, found["attribute"], found["value"])
         if found["attribute"] is None:
             return
         lightning_setattr(trainer.lightning_module, found["attribute"], found["value"])
         if isinstance(finder, LearningRateFinder):
             for group in (group for optimizer in trainer.optimizers for group in optimizer.param_groups):
                 group["lr"] = found["value"]
-        _log.info("%s is not run again: %s = %s", type(finder).__name__, found["attribute"], found["value"])
 
     def answer_or_note(self, finder: Any) -> Callable[..., None]:
         """What takes the place of the tuning of a ``Tuner``, whose ``fit`` ends by an exception when it has tuned."""

@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from lightning_resume._loggers import tell_loggers, wait_to_be_told
 from lightning_resume._probe import probe, refuse_unsupported
 from lightning_resume._trainer import TrainerAdapter
 from lightning_resume._tuners import Findings, is_tuner_fit
@@ -22,7 +23,7 @@ from resume_core.capture.loader import loader_warnings
 from resume_core.capture.runconfig import seed_fact
 from resume_core.errors import ResumeError
 from resume_core.policy import Changes, Keep, SaveEvery
-from resume_core.session import Session, resume_mode
+from resume_core.session import Session, peek, resume_mode
 
 __all__ = ["ResumeCallback"]
 
@@ -78,14 +79,33 @@ class ResumeCallback(Callback):
             "changes": changes,
             "storage_options": storage_options,
         }
+        self._log_of_module: Any = None
         self._watch: AttributeWatch | None = None
         self._session: Session | None = None
         self._adapter: TrainerAdapter | None = None
         self._findings = Findings()  # a Tuner comes in a fit of its own, before that of the run
 
+    @property
+    def log(self) -> Any:
+        """``LightningModule.log``, which Lightning sets on every callback when a fit or an evaluation begins."""
+        return self._log_of_module
+
+    @log.setter
+    def log(self, function: Any) -> None:
+        self._log_of_module = function
+        # nothing else reaches a callback before Lightning opens the loggers
+        trainer = function.__self__.trainer
+        # nor do ranks know of each other yet: the first one alone logs
+        if trainer.is_global_zero and wait_to_be_told(trainer.loggers) and self._is_on(trainer, trainer.state.fn):
+            preamble = peek(self._directory, self._options["resume"], self._options["storage_options"])
+            tell_loggers(trainer.loggers, preamble.get("loggers", ()))
+
+    def _is_on(self, trainer: Any, stage: str) -> bool:
+        return stage == "fit" and not trainer.fast_dev_run and resume_mode(self._options["resume"]) != "off"
+
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Take over the fit that is about to begin."""
-        if stage != "fit" or trainer.fast_dev_run or resume_mode(self._options["resume"]) == "off":
+        if not self._is_on(trainer, stage):
             return
         if sum(isinstance(callback, ResumeCallback) for callback in trainer.callbacks) > 1:
             raise ResumeError("this Trainer has two ResumeCallbacks: one run has one directory, so keep one of them")

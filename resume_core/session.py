@@ -19,7 +19,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -34,9 +34,9 @@ from resume_core.restore import Restored, Restorer, read_key, read_preamble, res
 from resume_core.saves import Saves, merge
 from resume_core.schedule import Schedule
 from resume_core.state import Progress, RunConfig
-from resume_core.storage import Attempt, CheckpointRef, Lineage, open_store
+from resume_core.storage import Attempt, CheckpointRef, Lineage, Store, open_store
 
-__all__ = ["Restored", "Session", "resume_mode"]
+__all__ = ["Restored", "Session", "peek", "resume_mode"]
 
 _KEY = 7  # the word that the run's key is derived from the seed with
 _MEET_S = 2.0  # between meetings of several ranks, about
@@ -56,6 +56,30 @@ def resume_mode(resume: str = "auto") -> str:
     if not isinstance(mode, str) or not mode:
         raise ValueError(f'resume must be "auto", "must", "never" or the name of a checkpoint, got {mode!r}')
     return mode.lower() if mode.lower() in ("auto", "must", "never", "off") else mode
+
+
+def _candidates(lineage: Lineage, resume: str) -> Iterator[CheckpointRef]:
+    if resume != "never":
+        yield from lineage.candidates(None if resume in ("auto", "must") else resume)
+
+
+def _first_preamble(store: Store, candidates: Iterable[CheckpointRef]) -> Mapping[str, Any]:
+    readable = (read_preamble(store, ref) for ref in candidates)
+    return next((preamble for preamble in readable if preamble is not None), {})
+
+
+def peek(
+    directory: str | os.PathLike[str], resume: str = "auto", storage_options: Mapping[str, Any] | None = None
+) -> Mapping[str, Any]:
+    """What `Session.preamble` would give, for a plugin that must know before ranks have found each other.
+
+    Raises:
+        ValueError: an unusable ``directory`` or ``resume``.
+        CheckpointNotFoundError: a checkpoint that was named is not there.
+        OSError: the store cannot be read.
+    """
+    store = open_store(os.fspath(directory), dict(storage_options or {}))
+    return _first_preamble(store, _candidates(Lineage(store), resume_mode(resume)))
 
 
 class Session:
@@ -125,10 +149,7 @@ class Session:
         return self._saves.blocked_s
 
     def _candidates(self) -> Iterator[CheckpointRef]:
-        if self._resume == "never":
-            return
-        named = None if self._resume in ("auto", "must") else self._resume
-        yield from self._lineage.candidates(named)
+        return _candidates(self._lineage, self._resume)
 
     def preamble(self) -> Mapping[str, Any]:
         """What the newest checkpoint tells the framework before `start`; empty for a new run.
@@ -137,8 +158,10 @@ class Session:
             CheckpointNotFoundError: a checkpoint that was named is not there.
             OSError: the store cannot be read.
         """
-        readable = (read_preamble(self._store, ref) for ref in self._candidates())
-        return next((preamble for preamble in readable if preamble is not None), {})
+        found = self._ranks.agree(
+            "the preamble", None, lambda _: dict(_first_preamble(self._store, self._candidates()))
+        )
+        return dict(found)
 
     def reconfigured(self) -> None:
         """The framework changed what decides a new run, by tuning it: compare later attempts with what it is now."""

@@ -7,7 +7,8 @@ from pathlib import Path
 import lightning.pytorch as L
 import pytest
 import torch
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers.logger import Logger
 from outputs import scalars
 from small import Net, make_loader
 
@@ -183,11 +184,76 @@ def test_a_logger_that_the_run_did_not_have_is_left_where_it_is(start, tmp_path)
     assert start("cut", TensorBoardLogger).version == 1
 
 
-def test_other_loggers_and_none_change_nothing(start, tmp_path):
-    class Remote(L.pytorch.loggers.logger.Logger if hasattr(L, "pytorch") else L.loggers.logger.Logger):
-        name, version = "remote", "id-1"
+class Services:
+    """Where the fake loggers below begin runs and go on with them."""
 
-        def __init__(self, root):
+    def __init__(self):
+        self.begun = []
+
+    def begin(self, run_id):
+        self.begun.append(run_id or f"new-{len(self.begun)}")
+        return self.begun[-1]
+
+
+class Wandb(WandbLogger):
+    """As W&B's, without W&B."""
+
+    name = "project"
+
+    def __init__(self, services, version=None):
+        self._experiment, self._id, self._wandb_init = None, version, {"id": version}
+        self._save_dir, self._services, self._checkpoint_callbacks = ".", services, {}
+
+    @property
+    def experiment(self):
+        if self._experiment is None:
+            self._experiment = type("Run", (), {"id": self._services.begin(self._wandb_init["id"])})()
+        return self._experiment
+
+    def log_metrics(self, *args, **kwargs):
+        return
+
+    log_hyperparams = log_graph = save = finalize = after_save_checkpoint = log_metrics
+
+
+class MLFlow(MLFlowLogger):
+    """As MLflow's, without MLflow."""
+
+    name = "experiment"
+
+    def __init__(self, services, version=None):
+        self._run_id, self._initialized, self._services = version, False, services
+        self._tracking_uri, self._checkpoint_callback = "http://nowhere", None
+
+    @property
+    def experiment(self):
+        if not self._initialized:
+            self._run_id, self._initialized = self._services.begin(self._run_id), True
+
+    version = property(lambda self: (self.experiment, self._run_id)[1])
+
+    def log_metrics(self, *args, **kwargs):
+        return
+
+    log_hyperparams = log_graph = save = finalize = after_save_checkpoint = log_metrics
+
+
+@pytest.mark.parametrize("kind", [Wandb, MLFlow])
+def test_the_logger_of_a_service_goes_on_with_its_run(start, kind):
+    services = Services()
+    start("cut", lambda root: kind(services), stop_at=STOP_AT)
+    start("cut", lambda root: kind(services), stop_at=STOP_AT + 1)
+    start("cut", lambda root: kind(services, "chosen"))
+    assert services.begun == ["new-0", "new-0", "chosen"]
+    start("other", lambda root: kind(services), max_epochs=1)
+    assert services.begun[-1] == "new-3"
+
+
+def test_other_loggers_and_none_change_nothing(start, tmp_path):
+    class Other(Logger):
+        name, version = "other", "id-1"
+
+        def __init__(self):
             super().__init__()
             self.rows = []
 
@@ -197,8 +263,7 @@ def test_other_loggers_and_none_change_nothing(start, tmp_path):
         def log_hyperparams(self, params):
             return
 
-    start("cut", lambda root: [Remote(root)], stop_at=STOP_AT)
-    (again,) = start("cut", lambda root: [Remote(root)])
-    assert again.version == "id-1"
+    start("cut", lambda root: [Other()], stop_at=STOP_AT)
+    (again,) = start("cut", lambda root: [Other()])
     assert again.rows[-1][1]["epoch"] == 2
     start("cut", lambda root: False, max_epochs=4)

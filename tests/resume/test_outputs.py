@@ -39,7 +39,7 @@ def test_what_a_run_leaves_behind_is_that_of_the_uninterrupted_one(tmp_path, kin
 
 
 def test_a_run_that_was_tuned_goes_on_without_tuning(tmp_path):
-    whole = Job(str(tmp_path), "whole", str(tmp_path / "whole"), script="tuned", epochs=2)
+    whole = Job(str(tmp_path), "whole", str(tmp_path / "whole"), script="tuned")
     reference = whole, train(whole)
     first = whole.but(name="first", directory=str(tmp_path / "ckpt"))
     kill_at(first, 4)
