@@ -68,7 +68,7 @@ def _monitors(callbacks: Sequence[Any]) -> list[LearningRateMonitor]:
 
 
 def _capture_monitor(monitor: LearningRateMonitor) -> dict[str, Any]:
-    lrs = {name: pack_floats([float(lr) for lr in values]) for name, values in monitor.lrs.items()}
+    lrs = {name: pack_floats(values) for name, values in monitor.lrs.items()}
     return {"lrs": lrs} | {name: dict(getattr(monitor, name, {})) for name in _LAST_VALUES}
 
 

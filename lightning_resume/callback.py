@@ -94,7 +94,7 @@ class ResumeCallback(Callback):
     def log(self, function: Any) -> None:
         self._log_of_module = function
         # nothing else reaches a callback before Lightning opens the loggers
-        trainer = function.__self__.trainer
+        trainer: Any = function.__self__.trainer
         # nor do ranks know of each other yet: the first one alone logs
         if trainer.is_global_zero and wait_to_be_told(trainer.loggers) and self._is_on(trainer, trainer.state.fn):
             preamble = peek(self._directory, self._options["resume"], self._options["storage_options"])

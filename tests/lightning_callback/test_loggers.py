@@ -172,6 +172,13 @@ def test_a_refused_resume_cuts_no_logs(start, tmp_path):
     assert before == {p: p.read_bytes() for p in (tmp_path / "cut/lightning_logs").rglob("*") if p.is_file()}
 
 
+def test_a_finished_run_that_is_started_again_keeps_its_log(start):
+    logger = CSV["a number"]
+    path = Path(start("whole", logger, max_epochs=2).log_dir, "metrics.csv")
+    expected = path.read_text()
+    assert Path(start("whole", logger, max_epochs=2).log_dir, "metrics.csv").read_text() == expected
+
+
 def test_a_run_that_begins_anew_logs_in_a_new_folder(start, tmp_path):
     start("cut", TensorBoardLogger, stop_at=STOP_AT)
     anew = ResumeCallback(tmp_path / "cut/run", resume="never", save=SaveEvery(steps=SAVED))

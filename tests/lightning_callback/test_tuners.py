@@ -55,7 +55,7 @@ def start(tmp_path):
     def run(folder, callbacks, *, seed=1, tuner=(), changes=("seed",), **arguments):
         L.seed_everything(seed, verbose=False)
         net = Tunable(**arguments)
-        every = SaveEvery(steps=1, minutes=None)
+        every = SaveEvery(steps=5, minutes=None)
         resume = ResumeCallback(tmp_path / folder, save=every, changes=Changes(allow=changes))
         made = QUIET | {"max_epochs": 2, "default_root_dir": str(tmp_path / "root")}
         trainer = L.Trainer(**made, callbacks=[resume, Settle(), *callbacks()])
@@ -95,7 +95,7 @@ CASES = {
 def test_a_run_that_was_tuned_goes_on_without_tuning(start, tunings, case):
     callbacks, tuner, arguments = CASES[case]
     whole, _ = start("whole", callbacks, tuner=tuner, **arguments)
-    _, found = start("cut", callbacks, tuner=tuner, stop_at=5, **arguments)
+    _, found = start("cut", callbacks, tuner=tuner, stop_at=6, **arguments)
     num_tunings = len(tunings)
     assert num_tunings
     again, found_again = start("cut", callbacks, tuner=tuner, seed=2, **arguments)
