@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.loggers.logger import Logger
 from outputs import scalars
-from small import Net, make_loader
+from small import QUIET, Net, Settle, make_loader
 
 from lightning_resume import ResumeCallback, SaveEvery
 from resume_core.errors import ConfigChangedError
@@ -172,11 +172,52 @@ def test_a_refused_resume_cuts_no_logs(start, tmp_path):
     assert before == {p: p.read_bytes() for p in (tmp_path / "cut/lightning_logs").rglob("*") if p.is_file()}
 
 
-def test_a_finished_run_that_is_started_again_keeps_its_log(start):
-    logger = CSV["a number"]
-    path = Path(start("whole", logger, max_epochs=2).log_dir, "metrics.csv")
-    expected = path.read_text()
-    assert Path(start("whole", logger, max_epochs=2).log_dir, "metrics.csv").read_text() == expected
+@pytest.mark.parametrize("every", [4, 5], ids=["saved at its end", "saved before its end"])
+def test_a_finished_run_that_is_started_again_keeps_its_log(start, tmp_path, every):
+    def text():
+        resume = ResumeCallback(tmp_path / "whole/run", save=SaveEvery(steps=every, minutes=None))
+        logger = start("whole", CSV["a number"], max_epochs=2, callback=resume)
+        return Path(logger.log_dir, "metrics.csv").read_text()
+
+    assert text() == text()
+
+
+@pytest.mark.filterwarnings("ignore:.*Jsonargparse.*", "ignore::DeprecationWarning")
+def test_the_config_that_lightning_cli_saved_does_not_stop_a_resume(tmp_path, monkeypatch):
+    from lightning.pytorch.cli import LightningCLI
+
+    class Loads(L.LightningModule):
+        def __init__(self, stop_at: int | None = None):
+            super().__init__()
+            self.stop_at, self.layer = stop_at, torch.nn.Linear(3, 1)
+
+        def train_dataloader(self):
+            return make_loader()
+
+        def training_step(self, batch, batch_idx):
+            if self.global_step == self.stop_at:
+                raise InterruptedError
+            return self.layer(batch[0]).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    def start(stop_at):
+        resume = ResumeCallback(tmp_path / "run", save=SaveEvery(steps=1, minutes=None))
+        logger = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": str(tmp_path)}}
+        given = QUIET | {"max_epochs": 2, "default_root_dir": str(tmp_path), "logger": logger, "log_every_n_steps": 1}
+        monkeypatch.setattr("sys.argv", ["script", "fit", f"--model.stop_at={stop_at}"])
+        defaults = given | {"callbacks": [resume, Settle()]}
+        cli = LightningCLI(Loads, trainer_defaults=defaults, seed_everything_default=7)
+        return cli.trainer
+
+    with pytest.raises(InterruptedError):
+        start(3)
+    config = tmp_path / "lightning_logs/version_0/config.yaml"
+    written = config.read_bytes()
+    assert start("null").global_step == 8
+    assert config.read_bytes() == written
+    assert not (tmp_path / "lightning_logs/version_1").exists()
 
 
 def test_a_run_that_begins_anew_logs_in_a_new_folder(start, tmp_path):
