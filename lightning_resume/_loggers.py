@@ -31,7 +31,7 @@ from typing import Any
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from lightning_resume._growing import grown_bytes, pack_bytes
-from resume_core.capture.plain import class_path
+from resume_core.capture.plain import class_path, plain
 
 __all__ = ["Loggers", "tell_loggers", "wait_to_be_told"]
 
@@ -108,7 +108,7 @@ class _Log:
 
     def preamble(self) -> dict[str, Any]:
         logger = self.logger
-        return {"class": class_path(logger), "name": logger.name, "version": logger.version}
+        return {"class": class_path(logger), "name": plain(logger.name), "version": plain(logger.version)}
 
     def open(self, saved: Mapping[str, Any] | None) -> None:
         self.goes_on = saved is not None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import ranks
 from harness import Job, assert_tail, batches, kill_at, train
 from outputs import left_behind
 
@@ -47,3 +50,18 @@ def test_a_run_that_was_tuned_goes_on_without_tuning(tmp_path):
     assert_tail(reference, train(second), second)
     assert second.path("log").read_text().count("is not run again") == 2
     assert {len(batch["ids"]) for batch in batches(second)} == {8}
+
+
+def test_what_ranks_leave_behind_is_that_of_the_uninterrupted_run(tmp_path):
+    options = {"loggers": [["csv", {}], ["tensorboard", {"version": "own"}]], "callbacks": ["by validation", "newest"]}
+    whole = job_of(tmp_path / "whole", options, epochs=2)
+    for root in (whole.root, str(tmp_path / "cut")):
+        Path(root).mkdir()
+    ranks.train(whole, 2)
+    first = job_of(tmp_path / "cut", options, name="first", epochs=2)
+    ranks.kill_at(first, 2, 5, saved=3)
+    second = first.but(name="second")
+    ranks.train(second, 2)
+    expected, found = (left_behind(ranks.of_rank(job, 0)) for job in (whole, second))
+    for name in expected:
+        assert found[name] == expected[name], name
