@@ -54,9 +54,9 @@ class Findings:
                 self.found["learning_rate"] = _lr_finding(finder, module)
         elif finder.optimal_batch_size is not None:
             attribute = finder._batch_arg_name
-            size = int(lightning_getattr(module, attribute))  # what training goes on with
+            size: Any = lightning_getattr(module, attribute)  # what training goes on with
             optimal = int(finder.optimal_batch_size)
-            self.found["batch_size"] = {"attribute": attribute, "value": size, "optimal": optimal}
+            self.found["batch_size"] = {"attribute": attribute, "value": int(size), "optimal": optimal}
 
     def knows(self, finder: Any) -> bool:
         """Whether the run has tuned with a finder of this kind."""
