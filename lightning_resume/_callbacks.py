@@ -12,9 +12,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
-
 from lightning_resume._growing import grown_floats, pack_floats
+from lightning_resume._package import is_a
 
 __all__ = ["CheckpointFiles", "apply_callbacks", "capture_callbacks", "model_checkpoints", "quiet_setup"]
 
@@ -29,9 +28,9 @@ _LAST_VALUES = ("last_momentum_values", "last_weight_decay_values")
 Shadow = Callable[[Any, str, Callable[..., Any]], None]
 
 
-def model_checkpoints(callbacks: Sequence[Any]) -> list[ModelCheckpoint]:
+def model_checkpoints(callbacks: Sequence[Any]) -> list[Any]:
     """Those of a Trainer, in its order."""
-    return [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
+    return [callback for callback in callbacks if is_a(callback, "ModelCheckpoint")]
 
 
 def capture_callbacks(callbacks: Sequence[Any]) -> dict[str, Any]:
@@ -55,7 +54,7 @@ def apply_callbacks(callbacks: Sequence[Any], saved: Mapping[str, Any]) -> None:
             setattr(monitor, name, dict(state[name]))
 
 
-def _capture_model_checkpoint(callback: ModelCheckpoint) -> dict[str, Any]:
+def _capture_model_checkpoint(callback: Any) -> dict[str, Any]:
     last = callback._last_time_checked
     return {
         "fields": {name: getattr(callback, name) for name in _FIELDS if hasattr(callback, name)},
@@ -63,11 +62,11 @@ def _capture_model_checkpoint(callback: ModelCheckpoint) -> dict[str, Any]:
     }
 
 
-def _monitors(callbacks: Sequence[Any]) -> list[LearningRateMonitor]:
-    return [callback for callback in callbacks if isinstance(callback, LearningRateMonitor)]
+def _monitors(callbacks: Sequence[Any]) -> list[Any]:
+    return [callback for callback in callbacks if is_a(callback, "LearningRateMonitor")]
 
 
-def _capture_monitor(monitor: LearningRateMonitor) -> dict[str, Any]:
+def _capture_monitor(monitor: Any) -> dict[str, Any]:
     lrs = {name: pack_floats(values) for name, values in monitor.lrs.items()}
     return {"lrs": lrs} | {name: dict(getattr(monitor, name, {})) for name in _LAST_VALUES}
 
@@ -90,7 +89,7 @@ class CheckpointFiles:
         shadow: replaces a method by one that gets the plain method first.
     """
 
-    def __init__(self, callback: ModelCheckpoint, shadow: Shadow) -> None:
+    def __init__(self, callback: Any, shadow: Shadow) -> None:
         self._callback = callback
         self._present: set[str] | None = None
         shadow(callback, "file_exists", self._exists)

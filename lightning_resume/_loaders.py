@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from lightning.pytorch.utilities.combined_loader import _SUPPORTED_MODES
-
+from lightning_resume._package import package_of
 from resume_core.capture.loader import LoaderIterator, Mark, ResumableLoader, is_resumable
 from resume_core.ranks import Ranks
 
@@ -144,7 +143,8 @@ class TrainLoaders:
 def _iterate(combined: Any) -> Any:
     watcher: TrainLoaders = combined.__dict__[_WATCHER]
     if watcher.deferred:
-        combined._iterator = _SUPPORTED_MODES[combined._mode]["iterator"](combined.flattened, combined.limits)
+        modes = package_of(combined)._SUPPORTED_MODES
+        combined._iterator = modes[combined._mode]["iterator"](combined.flattened, combined.limits)
         return combined
     begun = watcher.begun()
     next(begun)

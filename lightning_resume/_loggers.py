@@ -28,9 +28,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
-
 from lightning_resume._growing import grown_bytes, pack_bytes
+from lightning_resume._package import is_a
 from resume_core.capture.plain import class_path, plain
 
 __all__ = ["Loggers", "tell_loggers", "wait_to_be_told"]
@@ -40,7 +39,6 @@ _SINCE = time.time()  # files that are older were not made by this process
 _OWN_SUFFIX = re.compile(r"\.run-[0-9a-f]{8}$")
 _EVENTS = "tfevents"
 _HPARAMS = "hparams.yaml"
-_REMOTE = (WandbLogger, MLFlowLogger)
 _RECORD_FRAME_BYTES = 16  # length 8, its checksum 4, the data's checksum 4
 
 
@@ -90,12 +88,13 @@ def tell_loggers(loggers: Sequence[Any], saved: Sequence[Any]) -> None:
 
 
 def _log_of(logger: Any, writes: bool) -> _Log | None:
-    kinds: tuple[tuple[Any, type[_Log]], ...] = (
-        (CSVLogger, _Csv),
-        (TensorBoardLogger, _TensorBoard),
-        (_REMOTE, _Remote),
-    )
-    return next((kind(logger, writes) for base, kind in kinds if isinstance(logger, base)), None)
+    kinds: dict[str, type[_Log]] = {
+        "CSVLogger": _Csv,
+        "TensorBoardLogger": _TensorBoard,
+        "WandbLogger": _Remote,
+        "MLFlowLogger": _Remote,
+    }
+    return next((kind(logger, writes) for name, kind in kinds.items() if is_a(logger, name)), None)
 
 
 class _Log:
@@ -125,13 +124,13 @@ class _Remote(_Log):
 
     @staticmethod
     def is_waiting(logger: Any) -> bool:
-        if isinstance(logger, WandbLogger):
+        if is_a(logger, "WandbLogger"):
             return logger._experiment is None and logger._id is None
-        return isinstance(logger, MLFlowLogger) and not logger._initialized and logger._run_id is None
+        return is_a(logger, "MLFlowLogger") and not logger._initialized and logger._run_id is None
 
     @staticmethod
     def tell(logger: Any, run_id: str) -> None:
-        if isinstance(logger, WandbLogger):
+        if is_a(logger, "WandbLogger"):
             logger._id = logger._wandb_init["id"] = run_id
         else:
             logger._run_id = run_id

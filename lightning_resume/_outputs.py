@@ -80,7 +80,8 @@ class Outputs:
         if saved is not None:
             self._loggers.put_back(saved["loggers"])
 
-    def mend(self, saved: Mapping[str, Any]) -> None:
-        """After the hooks that begin training, which clear some of this."""
+    def mend(self, saved: Mapping[str, Any], *, shows: bool) -> None:
+        """After the hooks that begin training, which clear some of this; ``shows`` when training goes on."""
         apply_callbacks(self._trainer.callbacks, saved)
-        apply_progress(self._trainer.progress_bar_callback, saved["progress"], self._trainer)
+        if shows:
+            apply_progress(self._trainer.progress_bar_callback, saved["progress"], self._trainer)

@@ -5,29 +5,23 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import lightning
 import torch
 import torch.distributed
-from lightning.pytorch.callbacks import (
-    BatchSizeFinder,
-    LearningRateFinder,
-    ModelCheckpoint,
-    ModelPruning,
-    StochasticWeightAveraging,
-)
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch.nn.parallel import DistributedDataParallel
 
+from lightning_resume._package import is_a, package_of
 from resume_core.errors import ResumeError
 
 __all__ = ["probe", "refuse_unsupported"]
 
-_INEXACT = (StochasticWeightAveraging, ModelPruning)
 _NEEDED = {
-    "fit_loop": ("setup_data", "_load_combined_loader_states", "_data_source", "epoch_progress", "epoch_loop"),
+    "fit_loop": (
+        "run", "on_run_end", "_can_stop_early", "setup_data", "_load_combined_loader_states", "_data_source",
+        "epoch_progress", "epoch_loop",
+    ),
     "fit_loop.epoch_loop": (
         "on_run_start", "on_advance_end", "reset", "reset_restart_stage", "batch_progress", "val_loop", "_results",
-        "_should_accumulate", "automatic_optimization", "max_steps",
+        "_should_accumulate", "_num_ready_batches_reached", "automatic_optimization", "max_steps",
     ),
     "fit_loop.epoch_loop.val_loop": ("run", "setup_data", "reset_restart_stage"),
     "_checkpoint_connector": (
@@ -37,6 +31,7 @@ _NEEDED = {
     "_logger_connector": (
         "_callback_metrics", "_logged_metrics", "_progress_bar_metrics", "_first_loop_iter", "_current_fx",
     ),
+    "": ("_run_sanity_check", "enable_autolog_hparams"),
     "strategy": ("setup", "reduce", "world_size"),
 }  # fmt: skip
 _NEEDED_BY_RANKS = {
@@ -46,17 +41,17 @@ _NEEDED_BY_RANKS = {
 }
 # of callbacks and loggers, where the Trainer has them
 _NEEDED_OF_KINDS = {
-    ModelCheckpoint: ("file_exists", "_save_checkpoint", "_link_checkpoint", "_remove_checkpoint"),
-    LearningRateFinder: ("lr_find",),
-    BatchSizeFinder: ("scale_batch_size",),
-    CSVLogger: ("_name", "_version", "_experiment"),
-    TensorBoardLogger: ("_name", "_version", "_experiment", "_kwargs"),
+    "ModelCheckpoint": ("file_exists", "_save_checkpoint", "_link_checkpoint", "_remove_checkpoint"),
+    "LearningRateFinder": ("lr_find",),
+    "BatchSizeFinder": ("scale_batch_size",),
+    "CSVLogger": ("_name", "_version", "_experiment"),
+    "TensorBoardLogger": ("_name", "_version", "_experiment", "_kwargs"),
 }
 _SIGNATURES = {"fit_loop.epoch_loop.on_run_start": 1, "fit_loop.epoch_loop.on_advance_end": 1, "strategy.setup": 1}
 
 
 def _reach(root: Any, path: str) -> Any:
-    for name in path.split("."):
+    for name in filter(None, path.split(".")):
         root = getattr(root, name)
     return root
 
@@ -67,18 +62,19 @@ def probe(trainer: Any) -> None:
     Raises:
         ResumeError: something is missing or takes other arguments; the message names it and the Lightning version.
     """
-    missing = [
-        f"Trainer.{path}.{name}"
+    missing = package_of(trainer).missing()
+    missing += [
+        ".".join(filter(None, ("Trainer", path, name)))
         for path, names in _NEEDED.items()
         for name in names
         if not hasattr(_reach(trainer, path), name)
     ]
     missing += [
-        f"{kind.__name__}.{name}"
+        f"{kind}.{name}"
         for kind, names in _NEEDED_OF_KINDS.items()
         for part in (*trainer.callbacks, *trainer.loggers)
         for name in names
-        if isinstance(part, kind) and not hasattr(part, name)
+        if is_a(part, kind) and not hasattr(part, name)
     ]
     missing += [
         f"Trainer.{path}() with {count} argument(s)"
@@ -94,8 +90,8 @@ def probe(trainer: Any) -> None:
         ]
     if missing:
         raise ResumeError(
-            f"lightning {lightning.__version__} lacks what lightning_resume hooks into: {', '.join(missing)}. "
-            "Install a version of lightning that exact-resume supports, or a newer exact-resume."
+            f"{package_of(trainer).version} lacks what lightning_resume hooks into: {', '.join(missing)}. "
+            "Install a version of it that exact-resume supports, or a newer exact-resume."
         )
 
 
@@ -105,13 +101,10 @@ def refuse_unsupported(trainer: Any) -> None:
     Raises:
         ResumeError: names what is not supported and what to do.
     """
-    inexact = [type(callback).__name__ for callback in trainer.callbacks if isinstance(callback, _INEXACT)]
+    package = package_of(trainer)
+    kinds = (package.StochasticWeightAveraging, package.ModelPruning)
+    inexact = [type(callback).__name__ for callback in trainer.callbacks if isinstance(callback, kinds)]
     if inexact:
         raise ResumeError(f"{inexact[0]} keeps state that is not restored yet: take it out, or train without resuming")
     if trainer.strategy.restore_checkpoint_after_setup:
         raise ResumeError(f"{type(trainer.strategy).__name__} is not supported: train on a single device or with DDP")
-    if trainer.fit_loop.epoch_progress.total.ready:
-        raise ResumeError(
-            "fit() is called a second time on this Trainer: make a new Trainer with a ResumeCallback of its own "
-            "directory for each fit"
-        )

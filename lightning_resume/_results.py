@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
+
+from lightning_resume._package import Package, package_of
 
 __all__ = ["apply_connector", "apply_results", "capture_connector", "capture_results"]
 
@@ -60,12 +61,14 @@ def _metric_named(module: torch.nn.Module, name: str) -> Any:
     return module.get_submodule(name)
 
 
-def _result(saved: Mapping[str, Any], module: Any, reduce: Any) -> Any:
-    meta = _Metadata(reduce_fx=getattr(builtins if saved["builtin"] else torch, saved["reduce_fx"]), **saved["meta"])
+def _result(saved: Mapping[str, Any], module: Any, reduce: Any, package: Package) -> Any:
+    meta = package._Metadata(
+        reduce_fx=getattr(builtins if saved["builtin"] else torch, saved["reduce_fx"]), **saved["meta"]
+    )
     should, rank_zero_only, op = saved["sync"]
     # the function must be the strategy's own: the metadata is compared with that of the next self.log
-    meta.sync = _Sync(_should=should, fn=reduce, rank_zero_only=rank_zero_only, _op=op)
-    result = _ResultMetric(meta, saved["is_tensor"])
+    meta.sync = package._Sync(_should=should, fn=reduce, rank_zero_only=rank_zero_only, _op=op)
+    result = package._ResultMetric(meta, saved["is_tensor"])
     if saved["is_tensor"]:
         result.value = saved["value"]
         if saved["cumulated_batch_size"] is not None:
@@ -88,7 +91,8 @@ def apply_results(results: dict[str, Any], saved: list[list[Any]], module: Any, 
         reduce: the strategy's reduction over ranks.
     """
     results.clear()
-    results.update({key: _result(state, module, reduce) for key, state in saved})
+    package = package_of(results)
+    results.update({key: _result(state, module, reduce, package) for key, state in saved})
 
 
 def capture_connector(connector: Any) -> dict[str, Any]:

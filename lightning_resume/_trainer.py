@@ -13,6 +13,7 @@ batches, each closed by ``epoch_loop.on_advance_end``.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from collections import OrderedDict
@@ -21,15 +22,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from lightning.pytorch.loops.loop import _Loop
-from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource, _request_dataloader
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.nn.parameter import is_lazy
 
 from lightning_resume._ddp import BucketLayout, ranks_of
+from lightning_resume._ending import clear_restart, ending, is_last, limits, time_is_up
 from lightning_resume._loaders import TrainLoaders, attach
 from lightning_resume._outputs import Outputs
+from lightning_resume._package import package_of
 from lightning_resume._results import apply_connector, apply_results, capture_connector, capture_results
 from lightning_resume._tuners import Findings, finders, tuning_method
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
@@ -47,7 +46,7 @@ from resume_core.capture.runconfig import (
     describe_schedulers,
 )
 from resume_core.errors import ResumeError, UnsupportedStateError
-from resume_core.state import Fact, Progress, State
+from resume_core.state import Ending, Fact, Progress, State
 
 __all__ = ["TrainerAdapter"]
 
@@ -68,16 +67,21 @@ class TrainerAdapter:
         trainer: in its ``setup`` hook.
         seed: the fact that `seed_fact` gave when ``fit`` began, before anything here could touch a generator.
         findings: what the finders of the run have found.
+        goes_on: whether training goes on even from a checkpoint at which something had asked for its end.
     """
 
-    def __init__(self, trainer: Any, seed: Fact, findings: Findings) -> None:
+    def __init__(self, trainer: Any, seed: Fact, findings: Findings, *, goes_on: bool = False) -> None:
         self.trainer = trainer
+        self._package = package_of(trainer)
         self._seed = seed
+        self._goes_on = goes_on
+        self._is_over = False
         self._findings = findings
         self._outputs = Outputs(trainer)
         self._hooks: dict[str, Callable[..., Any]] = {}
         self._fit, self._epoch = trainer.fit_loop, trainer.fit_loop.epoch_loop
         self._shadowed: list[tuple[Any, str]] = []
+        self._logs_hparams: bool | None = None
         self._restored: State | None = None
         self._begun = False
         self._max_steps: int | None = None
@@ -106,6 +110,7 @@ class TrainerAdapter:
         ready: Callable[[], None],
         first_fetch: Callable[[Progress], None],
         boundary: Callable[[Progress], bool],
+        finish: Callable[[Progress, Ending], None],
         ignore_ckpt_path: Callable[[Any], bool],
         tuned: Callable[[], None],
     ) -> None:
@@ -116,6 +121,7 @@ class TrainerAdapter:
             ready: model and optimizers exist, nothing is loaded yet.
             first_fetch: the first batch is about to be fetched; everything restored is in place.
             boundary: a batch and all that follows it is done; True ends training.
+            finish: training is over, and so are all hooks at its end.
             ignore_ckpt_path: whether a given ``ckpt_path`` is to be passed over.
             tuned: a finder has changed what decides this run.
         """
@@ -124,6 +130,7 @@ class TrainerAdapter:
             "ready": ready,
             "first_fetch": first_fetch,
             "boundary": boundary,
+            "finish": finish,
             "ignore_ckpt_path": ignore_ckpt_path,
             "tuned": tuned,
         }
@@ -151,6 +158,7 @@ class TrainerAdapter:
             self._epoch, "on_run_start", lambda plain, fetcher: self._run_start(plain, fetcher, hooks["first_fetch"])
         )
         self._after(self._epoch, "on_advance_end", lambda: self._boundary(hooks["boundary"]))
+        self._after(self._fit, "on_run_end", lambda: hooks["finish"](self.progress(), ending(self.trainer)))
         self._after(validation, "setup_data", self._prepare_validation)
         self._around(validation, "run", self._validate)
         self._around(self.trainer, "save_checkpoint", self._timed_save)
@@ -182,16 +190,38 @@ class TrainerAdapter:
         self._shadowed.clear()
         self._buckets.release()
         self._outputs.put_back()
+        if self._logs_hparams is not None:
+            self.trainer.enable_autolog_hparams, self._logs_hparams = self._logs_hparams, None
         self._loaders.release()
         for handle in filter(None, self._validation):
             handle.release()
         self._validation = []
+
+    def skip_training(self) -> None:
+        """Let this fit end at once, in the state that was applied: no sanity check, no loop, nothing logged."""
+        self._is_over = True
+        self._logs_hparams, self.trainer.enable_autolog_hparams = self.trainer.enable_autolog_hparams, False
+        self._around(self.trainer, "_run_sanity_check", lambda plain: None)
+        self._around(self._fit, "run", lambda plain: self._apply_end())
+
+    def _apply_end(self) -> None:
+        restored, self._restored = self._restored, None
+        if restored is not None:
+            self._mend(restored)
+            self._outputs.put_back()
+            self._apply_rng(restored)
+        clear_restart(self._fit)
 
     def stop(self) -> None:
         """Ask Lightning to end training after the current batch."""
         self.trainer.should_stop = True
 
     # ---- Framework
+
+    @property
+    def limits(self) -> Mapping[str, float]:
+        """``max_epochs``, ``max_steps`` and ``max_time`` (in seconds), those of them that are set."""
+        return limits(self.trainer)
 
     @property
     def owners(self) -> dict[str, Any]:
@@ -210,7 +240,8 @@ class TrainerAdapter:
     @property
     def train_loaders(self) -> list[Any]:
         """What ``fit`` was given, or its hook returned, flattened; known after `prepare`."""
-        combined = self._peeked if isinstance(self._peeked, CombinedLoader) else CombinedLoader(self._peeked)
+        kind = self._package.CombinedLoader
+        combined = self._peeked if isinstance(self._peeked, kind) else kind(self._peeked)
         return list(combined.flattened)
 
     def prepare(self, key: int) -> None:
@@ -222,7 +253,7 @@ class TrainerAdapter:
         if self._peeked is None:
             with preserved_rng():
                 seed_rng(derive(key, _LOADER_HOOKS))
-                self._peeked = _request_dataloader(self._fit._data_source)
+                self._peeked = self._package._request_dataloader(self._fit._data_source)
 
     def preamble(self) -> dict[str, Any]:
         """Where the run logs, and what its finders have found."""
@@ -333,6 +364,7 @@ class TrainerAdapter:
         return {
             "should_stop": self.trainer.should_stop,
             "buckets": self._buckets.state(),
+            "time_is_up": time_is_up(self.trainer),
             "accumulate_grad_batches": self.trainer.accumulate_grad_batches,
             "batches_that_stepped": self._epoch._batches_that_stepped,
             "train_reload_epoch": self._fit._last_train_dl_reload_epoch,
@@ -343,7 +375,9 @@ class TrainerAdapter:
     def _open_gradients(self) -> dict[str, torch.Tensor] | None:
         """Gradients that something may still read; None when Lightning clears them before the next backward."""
         module = self.trainer.lightning_module
-        looks = any(is_overridden(hook, module) for hook in ("optimizer_zero_grad", "on_before_zero_grad"))
+        looks = any(
+            self._package.is_overridden(hook, module) for hook in ("optimizer_zero_grad", "on_before_zero_grad")
+        )
         if module.automatic_optimization and not self._epoch._should_accumulate() and not looks:
             return None
         return capture_gradients(dict(module.named_parameters()))
@@ -375,7 +409,7 @@ class TrainerAdapter:
                 f"{type(finder).__name__} tunes in the middle of training, which is not supported: "
                 "let it tune when fit begins, as it does by itself"
             )
-        if self._restored is not None or self._findings.knows(finder):
+        if self._is_over or self._restored is not None or self._findings.knows(finder):
             return
         with self._suspended():
             plain(self.trainer, self.trainer.lightning_module)
@@ -415,7 +449,7 @@ class TrainerAdapter:
     def _with_peeked(self, plain: Callable[[], None]) -> None:
         """Let Lightning set up the loaders that `prepare` has asked for already."""
         source = self._fit._data_source
-        self._fit._data_source = _DataLoaderSource(self._peeked, source.name)
+        self._fit._data_source = self._package._DataLoaderSource(self._peeked, source.name)
         try:
             plain()
         finally:
@@ -429,28 +463,35 @@ class TrainerAdapter:
 
     def _run_start(self, plain: Callable[[Any], None], fetcher: Any, first_fetch: Callable[[Progress], None]) -> None:
         restored, self._restored = self._restored, None
-        if self._generators is None:
-            # not through the Trainer, which is reached from everywhere and holds other objects in each attempt
-            parts = [
-                value for o in self.owners.values() for name, value in vars(o).items() if name not in _BACK_REFERENCES
-            ]
-            self._generators = find_generators(parts)
+        self._find_generators()
         if restored is not None:
             self._mend(restored)
         plain(fetcher)
         self._loaders.count_from(int(self._epoch.batch_progress.current.completed))
         if restored is not None:
             self._outputs.put_back()
-            self._restore_generators(restored.rank["generators"])
-            apply_rng(restored.rank["rng"])
+            self._apply_rng(restored)
         elif not self._begun:
             self._outputs.begin()
         self._begun = True
         first_fetch(self.progress())
 
+    def _find_generators(self) -> tuple[Any, ...]:
+        if self._generators is None:
+            # not through the Trainer, which is reached from everywhere and holds other objects in each attempt
+            parts = [
+                value for o in self.owners.values() for name, value in vars(o).items() if name not in _BACK_REFERENCES
+            ]
+            self._generators = find_generators(parts)
+        return self._generators
+
+    def _apply_rng(self, state: State) -> None:
+        self._restore_generators(state.rank["generators"])
+        apply_rng(state.rank["rng"])
+
     def _restore_generators(self, saved: list[Any]) -> None:
         try:
-            apply_generators(self._generators or (), saved)
+            apply_generators(self._find_generators(), saved)
         except ValueError as error:
             warnings.warn(f"random generators of the module or of callbacks are not restored: {error}", stacklevel=2)
 
@@ -460,7 +501,7 @@ class TrainerAdapter:
         if self._max_steps is not None:
             self._epoch.max_steps, self._max_steps = self._max_steps, None
         # after reset(), which needs the flags to keep the position; with them on, the first batch's validation is lost
-        _Loop.restarting.fset(self._fit, False)  # type: ignore[attr-defined]
+        self._package._Loop.restarting.fset(self._fit, False)
         self._epoch.reset_restart_stage()
         self._epoch.val_loop.reset_restart_stage()
         apply_modules(module, state.rank["modules"])
@@ -468,10 +509,12 @@ class TrainerAdapter:
         if state.rank["gradients"] is not None:
             apply_gradients(dict(module.named_parameters()), state.rank["gradients"])
         self._apply_trainer_state(state.training["trainer"])
-        self._outputs.mend(state.rank["outputs"])
+        self._outputs.mend(state.rank["outputs"], shows=not self._is_over)
 
     def _apply_trainer_state(self, saved: Mapping[str, Any]) -> None:
-        self.trainer.should_stop = saved["should_stop"]
+        # a time limit that was raised since does not stop this run
+        in_time = saved["time_is_up"] and not time_is_up(self.trainer)
+        self.trainer.should_stop = saved["should_stop"] and not in_time and not self._goes_on
         self.trainer.accumulate_grad_batches = saved["accumulate_grad_batches"]
         self._epoch._batches_that_stepped = saved["batches_that_stepped"]
         self._fit._last_train_dl_reload_epoch = saved["train_reload_epoch"]
@@ -479,7 +522,7 @@ class TrainerAdapter:
         apply_connector(self.trainer._logger_connector, saved["connector"])
 
     def _boundary(self, boundary: Callable[[Progress], bool]) -> None:
-        if boundary(self.progress()):
+        if boundary(dataclasses.replace(self.progress(), is_last=is_last(self.trainer))):
             self.stop()
 
     def _prepare_validation(self) -> None:

@@ -15,25 +15,21 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
-from lightning.pytorch.tuner.lr_finder import _determine_lr_attr_name, _LRFinder
-from lightning.pytorch.utilities.exceptions import _TunerExitException
-from lightning.pytorch.utilities.parsing import lightning_getattr, lightning_setattr
+from lightning_resume._package import Package, is_a, package_of
 
 __all__ = ["Findings", "finders", "is_tuner_fit", "tuning_method"]
 
 _log = logging.getLogger("lightning.pytorch.exact_resume")
-_FINDERS = (BatchSizeFinder, LearningRateFinder)
 
 
 def finders(callbacks: Sequence[Any]) -> list[Any]:
     """The callbacks that tune."""
-    return [callback for callback in callbacks if isinstance(callback, _FINDERS)]
+    return [callback for callback in callbacks if is_a(callback, "BatchSizeFinder", "LearningRateFinder")]
 
 
 def tuning_method(finder: Any) -> str:
     """The method of ``finder`` that tunes."""
-    return "lr_find" if isinstance(finder, LearningRateFinder) else "scale_batch_size"
+    return "lr_find" if is_a(finder, "LearningRateFinder") else "scale_batch_size"
 
 
 def is_tuner_fit(callbacks: Sequence[Any]) -> bool:
@@ -49,12 +45,12 @@ class Findings:
 
     def note(self, finder: Any, module: Any) -> None:
         """After ``finder`` has tuned."""
-        if isinstance(finder, LearningRateFinder):
+        if is_a(finder, "LearningRateFinder"):
             if finder.optimal_lr is not None:
                 self.found["learning_rate"] = _lr_finding(finder, module)
         elif finder.optimal_batch_size is not None:
             attribute = finder._batch_arg_name
-            size: Any = lightning_getattr(module, attribute)  # what training goes on with
+            size: Any = package_of(finder).lightning_getattr(module, attribute)  # what training goes on with
             optimal = int(finder.optimal_batch_size)
             self.found["batch_size"] = {"attribute": attribute, "value": int(size), "optimal": optimal}
 
@@ -65,15 +61,15 @@ class Findings:
     def put_back(self, finder: Any, trainer: Any) -> None:
         """Give module, optimizers and ``finder`` what was found."""
         found = self.found[_kind(finder)]
-        if isinstance(finder, LearningRateFinder):
-            finder.optimal_lr = _lr_finder(found)
+        if is_a(finder, "LearningRateFinder"):
+            finder.optimal_lr = _lr_finder(found, package_of(finder))
         else:
             finder.optimal_batch_size = found["optimal"]
         _log.info("%s is not run again: %s = %s", type(finder).__name__, found["attribute"], found["value"])
         if found["attribute"] is None:
             return
-        lightning_setattr(trainer.lightning_module, found["attribute"], found["value"])
-        if isinstance(finder, LearningRateFinder):
+        package_of(finder).lightning_setattr(trainer.lightning_module, found["attribute"], found["value"])
+        if is_a(finder, "LearningRateFinder"):
             for group in (group for optimizer in trainer.optimizers for group in optimizer.param_groups):
                 group["lr"] = found["value"]
 
@@ -83,7 +79,7 @@ class Findings:
         def tune(plain: Callable[..., None], trainer: Any, module: Any) -> None:
             if self.knows(finder):
                 self.put_back(finder, trainer)
-                raise _TunerExitException
+                raise package_of(finder)._TunerExitException
             try:
                 plain(trainer, module)
             finally:
@@ -93,16 +89,16 @@ class Findings:
 
 
 def _kind(finder: Any) -> str:
-    return "learning_rate" if isinstance(finder, LearningRateFinder) else "batch_size"
+    return "learning_rate" if is_a(finder, "LearningRateFinder") else "batch_size"
 
 
-def _lr_finding(finder: LearningRateFinder, module: Any) -> dict[str, Any]:
+def _lr_finding(finder: Any, module: Any) -> dict[str, Any]:
     search = finder.optimal_lr
     assert search is not None
     place = getattr(search, "_optimal_idx", None)  # set when Lightning asked for the suggestion, which logs if it fails
     value = None if place is None else float(search.results["lr"][place])
     return {
-        "attribute": None if value is None else _determine_lr_attr_name(module, finder._attr_name),
+        "attribute": None if value is None else package_of(finder)._determine_lr_attr_name(module, finder._attr_name),
         "value": value,
         "search": [search.mode, search.lr_min, search.lr_max, search.num_training],
         # hex: a loss may be infinite or no number, for which JSON has no word
@@ -110,8 +106,8 @@ def _lr_finding(finder: LearningRateFinder, module: Any) -> dict[str, Any]:
     }
 
 
-def _lr_finder(found: Mapping[str, Any]) -> _LRFinder:
-    search = _LRFinder(*found["search"])
+def _lr_finder(found: Mapping[str, Any], package: Package) -> Any:
+    search = package._LRFinder(*found["search"])
     search.results = {name: [float.fromhex(text) for text in texts] for name, texts in found["results"].items()}
     search._total_batch_idx = len(search.results.get("loss", ()))
     if found["value"] is not None:

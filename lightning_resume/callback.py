@@ -5,16 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import lightning.pytorch as L
 import torch
-from lightning.pytorch import Callback, LightningDataModule, LightningModule
-from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.loggers.logger import Logger
-from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lightning_resume._loggers import tell_loggers, wait_to_be_told
+from lightning_resume._package import Package, callback_base, package_of
 from lightning_resume._probe import probe, refuse_unsupported
 from lightning_resume._trainer import TrainerAdapter
 from lightning_resume._tuners import Findings, is_tuner_fit
@@ -22,15 +18,17 @@ from resume_core.capture.attributes import AttributeWatch
 from resume_core.capture.loader import loader_warnings
 from resume_core.capture.runconfig import seed_fact
 from resume_core.errors import ResumeError
-from resume_core.policy import Changes, Keep, SaveEvery
+from resume_core.policy import Changes, Keep, SaveEvery, as_policy, plain_options
 from resume_core.session import Session, peek, resume_mode
+from resume_core.state import Ending, Progress
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+else:
+    Callback = callback_base()
 
 __all__ = ["ResumeCallback"]
 
-# below Lightning's own logger, so that messages show wherever Lightning's do
-_log = logging.getLogger("lightning.pytorch.exact_resume")
-_log_of_others = logging.getLogger("lightning.pytorch.exact_resume.ranks")  # what rank 0 says is said for all
-_log_of_others.setLevel(logging.ERROR)
 _LOOK_AT_BATCH = 2  # of an epoch: early, and late enough for what is only made in the first one
 _MAX_NAMES = 10
 
@@ -47,38 +45,41 @@ class ResumeCallback(Callback):
             ``"never"`` (a new run in the same directory), or the name of a checkpoint, for example
             ``"attempt-0002/step-000000500"``. The environment variable ``EXACT_RESUME`` overrides it; ``off`` there
             turns the callback off.
-        save: when to save.
+        save: when to save. This and the next two may also be dicts of their fields, as YAML and Hydra give them.
         keep: which checkpoints stay.
         changes: what may differ from the run that saved.
         storage_options: passed to fsspec.
 
     Raises:
-        ValueError: an unusable ``resume``.
-        TypeError: a policy of the wrong type.
+        ValueError: an unusable ``resume``, or a value of a policy that is out of range.
+        TypeError: a policy of the wrong type, or with a field that it does not have.
     """
+
+    _yields = False
+    """Whether it leaves a Trainer to another ResumeCallback."""
 
     def __init__(
         self,
         directory: str | os.PathLike[str],
         *,
         resume: str = "auto",
-        save: SaveEvery | None = None,
-        keep: Keep | None = None,
-        changes: Changes | None = None,
+        save: SaveEvery | Mapping[str, Any] | None = None,
+        keep: Keep | Mapping[str, Any] | None = None,
+        changes: Changes | Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        for name, value, kind in (("save", save, SaveEvery), ("keep", keep, Keep), ("changes", changes, Changes)):
-            if value is not None and not isinstance(value, kind):
-                raise TypeError(f"{name} must be a {kind.__name__}, got {value!r}")
         resume_mode(resume)
         self._directory = directory
         self._options: dict[str, Any] = {
             "resume": resume,
-            "save": save,
-            "keep": keep,
-            "changes": changes,
-            "storage_options": storage_options,
+            "save": as_policy(SaveEvery, save, "save"),
+            "keep": as_policy(Keep, keep, "keep"),
+            "changes": as_policy(Changes, changes, "changes"),
+            "storage_options": plain_options(storage_options),
         }
+        self._fit = 0  # how many fits this callback has seen end: the place of the next one
+        self._counts = False  # whether the fit that is under way is one of them: not that of a Tuner
+        self._log = logging.getLogger(__name__)
         self._log_of_module: Any = None
         self._watch: AttributeWatch | None = None
         self._session: Session | None = None
@@ -107,41 +108,50 @@ class ResumeCallback(Callback):
         """Take over the fit that is about to begin."""
         if not self._is_on(trainer, stage):
             return
-        if sum(isinstance(callback, ResumeCallback) for callback in trainer.callbacks) > 1:
+        if sum(isinstance(c, ResumeCallback) and not c._yields for c in trainer.callbacks) > 1:
             raise ResumeError("this Trainer has two ResumeCallbacks: one run has one directory, so keep one of them")
+        # below the framework's own logger, so that messages show wherever its own do
+        self._log = logging.getLogger(f"{package_of(trainer).root}.exact_resume")
         probe(trainer)
         refuse_unsupported(trainer)
         seed = seed_fact(os.environ.get("PL_GLOBAL_SEED"), torch.initial_seed())
-        adapter = TrainerAdapter(trainer, seed, self._findings)
-        log = _log if adapter.ranks.is_first else _log_of_others
-        session = Session(adapter, self._directory, log=log, **self._options)
+        named = resume_mode(self._options["resume"]) not in ("auto", "must", "never")
+        adapter = TrainerAdapter(trainer, seed, self._findings, goes_on=named)
+        if not adapter.ranks.is_first:  # what rank 0 says is said for all
+            self._log = self._log.getChild("ranks")
+            self._log.setLevel(logging.ERROR)
+        session = Session(adapter, self._directory, log=self._log, fit=self._fit, **self._options)
         preamble = session.preamble()
         self._findings.found.update(preamble.get("findings", {}))
         self._adapter = adapter
         if is_tuner_fit(trainer.callbacks):
             adapter.install_for_tuner()
             return
-        self._session = session
+        self._session, self._counts = session, True
         adapter.open(preamble)
         adapter.install(
             early=lambda: session.prepare(seed.value),
             ready=lambda: self._start(session, adapter, seed.value),
             first_fetch=session.begin,
             boundary=session.boundary,
+            finish=lambda progress, ending: self._finish(session, progress, ending),
             ignore_ckpt_path=lambda path: self._ignores(session, path),
             tuned=session.reconfigured,
         )
 
     def _start(self, session: Session, adapter: TrainerAdapter, seed: Any) -> None:
         session.start(seed)
+        if session.is_over:
+            adapter.skip_training()
+            return
         for loader in adapter.train_loaders:
             for note in loader_warnings(loader):
-                _log.warning("%s", note)
+                self._log.warning("%s", note)
 
     def _ignores(self, session: Session, path: Any) -> bool:
         if path is None or not session.has_checkpoint:
             return False
-        _log.info("ckpt_path=%r is not loaded: the run goes on from its own checkpoint", path)
+        self._log.info("ckpt_path=%r is not loaded: the run goes on from its own checkpoint", path)
         return True
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -149,8 +159,10 @@ class ResumeCallback(Callback):
         if self._adapter is not None:
             for owner in self._adapter.owners.values():
                 getattr(owner, "hparams", None)  # made when first asked for, which is no change
-            known = frozenset(vars(LightningModule())) | frozenset(vars(LightningDataModule()))
-            self._watch = AttributeWatch(_without_own_state(self._adapter.owners), known, (L.Trainer, Logger))
+            package = package_of(trainer)
+            known = frozenset(vars(package.LightningModule())) | frozenset(vars(package.LightningDataModule()))
+            kinds = (package.Trainer, package.Logger)
+            self._watch = AttributeWatch(_without_own_state(self._adapter.owners, package), known, kinds)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Look again early in an epoch."""
@@ -164,7 +176,7 @@ class ResumeCallback(Callback):
     def _name_changes(self) -> None:
         names = self._watch.changed() if self._watch is not None else []
         if names:
-            _log.warning(
+            self._log.warning(
                 "attributes that change during training and are in no state: %s. After a resume they are as in a new "
                 "run. Where that matters, keep them in a buffer, a torchmetrics.Metric, or in on_save_checkpoint and "
                 "on_load_checkpoint (state_dict and load_state_dict of a callback).",
@@ -172,13 +184,8 @@ class ResumeCallback(Callback):
             )
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Wait for the save in flight.
-
-        Raises:
-            SaveFailedError: the last save failed.
-        """
+        """Say what saving has cost; the end state is saved when all hooks of this name have run."""
         self._compare_with_model_checkpoint(trainer)
-        self._end(None)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Let the save in flight commit, then give the Trainer back as it was."""
@@ -186,10 +193,20 @@ class ResumeCallback(Callback):
         self._uninstall()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Give the Trainer back as it was."""
-        if stage == "fit":
+        """Give the Trainer back as it was.
+
+        Raises:
+            SaveFailedError: the last save failed.
+        """
+        if stage == "fit" and self._adapter is not None:
+            self._fit += self._counts
+            self._counts = False
             self._end(None)
             self._uninstall()
+
+    def _finish(self, session: Session, progress: Progress, ending: Ending) -> None:
+        session.finish(progress, ending)
+        self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
         session, self._session = self._session, None
@@ -206,8 +223,8 @@ class ResumeCallback(Callback):
         adapter, session = self._adapter, self._session
         if adapter is None or session is None or adapter.model_checkpoint_s is None or session.blocked_s is None:
             return
-        if any(type(callback) is ModelCheckpoint for callback in trainer.callbacks):
-            _log.info(
+        if any(type(callback) is package_of(trainer).ModelCheckpoint for callback in trainer.callbacks):
+            self._log.info(
                 "ModelCheckpoint kept training waiting for %.3f s a save, ResumeCallback for %.3f s. If you need no "
                 "checkpoints in Lightning's own format, pass Trainer(enable_checkpointing=False).",
                 adapter.model_checkpoint_s,
@@ -215,12 +232,12 @@ class ResumeCallback(Callback):
             )
 
 
-def _without_own_state(owners: Mapping[str, Any]) -> dict[str, Any]:
+def _without_own_state(owners: Mapping[str, Any], package: Package) -> dict[str, Any]:
     """Those that do not save state of their own choosing: what that covers cannot be seen from outside."""
-    parents = {"module": LightningModule, "datamodule": LightningDataModule}
+    parents = {"module": package.LightningModule, "datamodule": package.LightningDataModule}
     hooks = ("on_save_checkpoint", "state_dict")
     return {
         name: owner
         for name, owner in owners.items()
-        if not any(is_overridden(hook, owner, parents.get(name, Callback)) for hook in hooks)
+        if not any(package.is_overridden(hook, owner, parents.get(name, package.Callback)) for hook in hooks)
     }

@@ -24,6 +24,11 @@ class Framework(Protocol):
         """Size of parameters and buffers, known before the first step."""
         ...
 
+    @property
+    def limits(self) -> Mapping[str, float]:
+        """Where training ends by itself, by the names that users know: ``max_epochs``, ``max_steps``, ``max_time``."""
+        ...
+
     def prepare(self, key: int) -> None:
         """The run's key is known: data loaders may be asked for, in a random stream derived from it."""
         ...

@@ -6,11 +6,49 @@ guessed, but any sequence is normalised.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar
 
-__all__ = ["SaveEvery", "Keep", "Changes"]
+__all__ = ["SaveEvery", "Keep", "Changes", "as_policy", "plain_options"]
+
+_Policy = TypeVar("_Policy")
+
+
+def as_policy(kind: type[_Policy], value: _Policy | Mapping[str, Any] | None, name: str) -> _Policy:
+    """The policy that a user means.
+
+    Args:
+        kind: its class.
+        value: the policy itself; its fields as YAML, LightningCLI or Hydra give them; None for the default.
+        name: of the argument, for messages.
+
+    Raises:
+        TypeError: anything else, or a field that the policy does not have.
+        ValueError: a field's value is out of range.
+    """
+    if isinstance(value, kind):
+        return value
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a {kind.__name__} or a dict of its fields, got {value!r}")
+    given, known = plain_options(value), [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    unknown = [field for field in given if field not in known]
+    if unknown:
+        raise TypeError(f"{name} has no {', '.join(map(repr, unknown))}: {kind.__name__} takes {', '.join(known)}")
+    return kind(**given)
+
+
+def plain_options(value: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Nested containers of any kind (OmegaConf's among them) as dicts and lists; empty for None."""
+    return {str(name): _plain(item) for name, item in (value or {}).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return plain_options(value)
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, tuple)):
+        return [_plain(item) for item in value]
+    return value
 
 
 def _positive(name: str, value: float | None, *, minimum: float = 0) -> None:

@@ -40,6 +40,7 @@ class Restored:
         key: the run's root of all data randomness.
         accepted: differences of the run config that were accepted.
         size_bytes: of the files that this rank has read.
+        finished: how training had ended, None for a checkpoint from before its end.
     """
 
     ref: CheckpointRef
@@ -47,6 +48,7 @@ class Restored:
     key: int
     accepted: Accepted
     size_bytes: int = 0
+    finished: Mapping[str, Any] | None = None
 
 
 class Restorer:
@@ -144,7 +146,8 @@ class Restorer:
         self._warn_of_names({*saved, *current})
         state = self._checkpointer.read(ref, manifest)
         self._report(accepted)
-        return Restored(manifest.ref, progress, key, accepted, self._checkpointer.size_bytes(manifest)), state
+        size_bytes, finished = self._checkpointer.size_bytes(manifest), manifest.header.get("finished")
+        return Restored(manifest.ref, progress, key, accepted, size_bytes, finished), state
 
     def _warn_of_names(self, known: set[str]) -> None:
         """A name that was misspelt would be found out only when it is needed."""

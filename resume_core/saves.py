@@ -16,7 +16,7 @@ from resume_core.checkpointer import Checkpointer, Pending
 from resume_core.errors import SaveFailedError, SupersededError
 from resume_core.policy import Keep
 from resume_core.state import State
-from resume_core.storage import Attempt, CheckpointSlots, Lineage, Slot, prune
+from resume_core.storage import Attempt, CheckpointSlots, Lineage, Pin, Slot, prune, unpinned
 from resume_core.writer import Writer
 
 __all__ = ["Outcome", "Saves", "merge"]
@@ -52,10 +52,13 @@ class Saves:
         lineage: of the run's store, which is written to.
         keep: which checkpoints stay.
         log: where messages go.
+        pin: tells the checkpoints that ``keep`` does not count, see `prune`.
     """
 
-    def __init__(self, checkpointer: Checkpointer, lineage: Lineage, keep: Keep, log: logging.Logger) -> None:
-        self._checkpointer, self._lineage, self._keep, self._log = checkpointer, lineage, keep, log
+    def __init__(
+        self, checkpointer: Checkpointer, lineage: Lineage, keep: Keep, log: logging.Logger, *, pin: Pin = unpinned
+    ) -> None:
+        self._checkpointer, self._lineage, self._keep, self._log, self._pin = checkpointer, lineage, keep, log, pin
         self.writer = Writer()
         self._attempt: Attempt | None = None
         self._slots: CheckpointSlots | None = None
@@ -110,7 +113,7 @@ class Saves:
         if manifest is None:
             return
         self._log.debug("saved %s, %d bytes", manifest.ref.path, pending.size_bytes)
-        for problem in prune(self._lineage, self._keep, attempt).failures:
+        for problem in prune(self._lineage, self._keep, attempt, self._pin).failures:
             self._log.warning("an old checkpoint could not be deleted: %s", problem)
 
     # ---- outcomes

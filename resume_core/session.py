@@ -6,10 +6,13 @@ A plugin calls, in this order, and with several ranks on each of them alike::
     start()              candidates, config diff, read, apply         (nothing is loaded before the diff)
     begin(progress)      claim the attempt, first save of a new run   (right before the first batch)
     boundary(progress)   between two batches, again and again
+    finish(progress, ..) everything of the fit is done: save its end state
     end(error)           wait for the save in flight
 
 Several ranks save at one boundary without a message a step: they meet where steps say that a save is due, which all
 see alike, and otherwise at a batch that rank 0 names at the meeting before, seconds ahead. Only rank 0's clock counts.
+
+After `start`, ``is_over`` says that nothing is left to be trained: then neither `begin` nor what follows is called.
 """
 
 from __future__ import annotations
@@ -28,12 +31,13 @@ from resume_core.capture.rng import derive
 from resume_core.capture.runconfig import Difference, to_json
 from resume_core.checkpointer import Checkpointer
 from resume_core.errors import CheckpointNotFoundError, ResumeError, SaveFailedError, UnsupportedStateError
+from resume_core.finish import Fits, finished_fit, mark
 from resume_core.framework import Framework
 from resume_core.policy import Changes, Keep, SaveEvery
 from resume_core.restore import Restored, Restorer, read_key, read_preamble, restore_threads
 from resume_core.saves import Saves, merge
 from resume_core.schedule import Schedule
-from resume_core.state import Progress, RunConfig
+from resume_core.state import Ending, Progress, RunConfig
 from resume_core.storage import Attempt, CheckpointRef, Lineage, Store, open_store
 
 __all__ = ["Restored", "Session", "peek", "resume_mode"]
@@ -93,6 +97,7 @@ class Session:
         keep: which checkpoints stay.
         changes: what may differ from the run that saved.
         storage_options: passed to fsspec.
+        fit: the place of this fit among those that the script makes in this directory, from 0.
         log: where messages go.
 
     Raises:
@@ -109,6 +114,7 @@ class Session:
         keep: Keep | None = None,
         changes: Changes | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        fit: int = 0,
         log: logging.Logger | None = None,
     ) -> None:
         self._framework = framework
@@ -119,9 +125,12 @@ class Session:
         self._store = open_store(os.fspath(directory), dict(storage_options or {}))
         self._lineage = Lineage(self._store)
         self._checkpointer = Checkpointer(self._store, self._ranks)
-        self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log)
+        self._fits = Fits(fit, framework.limits, self._lineage.read_manifest)
+        self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, pin=finished_fit)
         self._schedule = Schedule(self._save)
         self._restored: Restored | None = None
+        self.is_over = False
+        """Whether the fit had come to its end before: nothing is left to be trained. Known after `start`."""
         self._attempt: Attempt | None = None
         self._requested = False
         self._checked_at: int | None = None
@@ -149,7 +158,15 @@ class Session:
         return self._saves.blocked_s
 
     def _candidates(self) -> Iterator[CheckpointRef]:
-        return _candidates(self._lineage, self._resume)
+        if self._resume == "never" and not self._fits.fit:
+            return
+        yield from self._fits.choose(self._lineage.candidates(self._named))
+        if self._named is not None and self._fits.later is not None:  # what comes before the one that was named
+            yield from self._fits.choose(self._lineage.line(self._lineage.find(self._named).attempt))
+
+    @property
+    def _named(self) -> str | None:
+        return None if self._resume in ("auto", "must", "never") else self._resume
 
     def preamble(self) -> Mapping[str, Any]:
         """What the newest checkpoint tells the framework before `start`; empty for a new run.
@@ -181,10 +198,17 @@ class Session:
 
         def choose(_: list[Any]) -> int:
             readable = (key for ref in self._candidates() if (key := read_key(self._store, ref)) is not None)
-            return next(readable, self._key or _fresh_key(seed))
+            return next(readable, None) or self._new_key(seed)
 
         self._key = self._ranks.agree("the key", None, choose)
         self._framework.prepare(self._key)
+
+    def _new_key(self, seed: int | None) -> int:
+        origin = self._fits.origin
+        before = None if self._key or origin is None else read_key(self._store, origin)
+        if before is not None:  # a later fit of a run has randomness of its own, of the same root
+            return derive(before, self._fits.fit)
+        return self._key or (secrets.randbits(64) if seed is None else derive(seed, _KEY))
 
     def start(self, seed: int | None) -> Restored | None:
         """Find the newest valid checkpoint of the run's line, compare configurations, and apply it.
@@ -197,7 +221,7 @@ class Session:
 
         Raises:
             ConfigChangedError: the run differs; nothing was loaded.
-            CheckpointNotFoundError: one was required or named and is not there.
+            CheckpointNotFoundError: one was required or named and is not there, or cannot be gone on from.
             CorruptCheckpointError: checkpoints exist and none of them can be used.
             OSError: the store cannot be read.
         """
@@ -206,8 +230,11 @@ class Session:
             self._log.warning("%s", error)
         restorer = Restorer(self._checkpointer, self._changes, self._describe, self._log, self._ranks)
         found = restorer.first_usable(self._candidates())
+        self._fits.adopt(self._ranks.share("the fits", self._fits.seen()))
         if found is None:
-            self._begin_anew(seed)
+            self.is_over = self._fits.is_over(None, self._store.url, self._log)
+            if not self.is_over:
+                self._begin_anew(seed)
             return None
         self._restored, state = found
         self._warn_of_newer(self._restored.ref)
@@ -215,6 +242,7 @@ class Session:
         self._checkpointer.reserve(self._restored.size_bytes)
         self._framework.apply(state)
         restore_threads(self._restored.accepted, self._log)
+        self.is_over = self._fits.is_over(self._restored, self._store.url, self._log)
         return self._restored
 
     def _warn_of_newer(self, ref: CheckpointRef) -> None:
@@ -231,13 +259,14 @@ class Session:
             )
 
     def _begin_anew(self, seed: int | None) -> None:
-        if self._resume == "must":
+        self._fits.refuse_lost_end(self._store.url)
+        if self._resume == "must" and self._fits.origin is None:
             raise CheckpointNotFoundError(
                 f'resume="must", but {self._store.url} holds no checkpoint to go on from. Check the directory, '
                 'or start the run with resume="auto".',
                 path=self._store.url,
             )
-        self._key = self._ranks.share("the key", self._key or _fresh_key(seed))
+        self._key = self._ranks.share("the key", self._new_key(seed))
         self._describe(self._key)
         if self._ranks.is_first:
             self._checkpointer.reserve(self._framework.weights_bytes)
@@ -269,7 +298,8 @@ class Session:
         if restored is not None:
             self._announce(restored)
         else:
-            self._log.info("a new run: %s in %s", self._attempt.name, self._store.url)
+            what = f"fit {self._fits.fit} of this script begins" if self._fits.fit else "a new run"
+            self._log.info("%s: %s in %s", what, self._attempt.name, self._store.url)
             if self._save.at_start:
                 place = self._ranks.agree("the start", None, lambda _: self._saves.next_place(progress.step))
                 self._take(progress, "start", place)
@@ -279,12 +309,13 @@ class Session:
         """One attempt for all ranks, made by rank 0."""
         accepted = [d.as_dict() for d in _decisive(restored)] if restored else []
         info = {"provenance": dict(self._provenance), "accepted": accepted, "key": self._key}
-        origin = restored.ref if restored else None
+        # a fit after another one goes on from live objects that are what that one had saved at its end
+        origin = restored.ref if restored else self._fits.origin
 
         def claim(_: list[Any]) -> str:
             newest = None if self._resume == "never" else self._lineage.newest()
             # an attempt that found nothing to restore still belongs to the run, so that its leftovers are pruned
-            parent = newest.name if newest and restored is None else None
+            parent = newest.name if newest and origin is None else None
             return self._lineage.claim(parent=parent, restored_from=origin, info=info).name
 
         name = self._ranks.agree("the claim", None, claim)
@@ -328,13 +359,15 @@ class Session:
             # moments of an optimizer exist only after its first step: refuse now rather than hours later
             self._checkpointer.prepare(self._framework.capture())
             self._checked_at = None
+        if progress.is_last:
+            self._saves.writer.wait()
         if self._is_meeting(progress):
             self._meet(progress)
         return False
 
     def _is_meeting(self, progress: Progress) -> bool:
         """Decided from what all ranks see alike."""
-        if self._ranks.size == 1 or self._requested or progress.batch >= self._meet_at:
+        if self._ranks.size == 1 or self._requested or progress.is_last or progress.batch >= self._meet_at:
             return True
         return self._schedule.due_by_steps(progress)
 
@@ -357,8 +390,9 @@ class Session:
                     f"{progress.batch}, step {progress.step}: all ranks must train on the same number of batches"
                 )
         outcome = merge([value["outcome"] for value in values])
-        requested = self._requested or self._schedule.due(progress)
-        can_save = requested and not progress.in_window and outcome[0] not in ("busy", "superseded")
+        requested = self._requested or progress.is_last or self._schedule.due(progress)
+        between = progress.is_last or not progress.in_window
+        can_save = requested and between and outcome[0] not in ("busy", "superseded")
         place = self._saves.next_place(progress.step) if can_save else None
         return {
             "outcome": outcome,
@@ -383,9 +417,31 @@ class Session:
             self._saves.failed(f"{type(error).__name__}: {error}", error, progress.step, strict=False)
             self._schedule.failed(self._saves.num_failed_in_a_row)
 
-    def _take(self, progress: Progress, reason: str, place: list[Any]) -> None:
+    def finish(self, progress: Progress, ending: Ending) -> None:
+        """Training and all that belongs to it is over: save the end state; `end` waits for it.
+
+        Args:
+            progress: where it ended.
+            ending: why.
+
+        Raises:
+            SaveFailedError: that save cannot be taken.
+            SupersededError: a newer attempt of the run has started.
+        """
+        if self._attempt is None:
+            return
+        self._saves.writer.wait()
+        self._saves.conclude(self._ranks.agree("the last boundary", self._saves.outcome(), merge), strict=False)
+        place = self._ranks.agree("the end state", None, lambda _: self._saves.next_place(progress.step))
+        try:
+            self._take(progress, "end", place, ending)
+        except (UnsupportedStateError, SaveFailedError, OSError) as error:
+            self._saves.failed(f"{type(error).__name__}: {error}", error, progress.step, strict=True)
+
+    def _take(self, progress: Progress, reason: str, place: list[Any], ending: Ending | None = None) -> None:
         """Capture and stage now, write in the background."""
-        self._saves.take(self._framework.capture(), self._header(progress, reason), place, progress.step)
+        header = self._header(progress, reason) | mark(self._fits.fit, ending)
+        self._saves.take(self._framework.capture(), header, place, progress.step)
         self._requested = False
         self._schedule.restart(progress)
 
@@ -433,10 +489,6 @@ class Session:
         except ResumeError:
             if error is None:
                 raise
-
-
-def _fresh_key(seed: int | None) -> int:
-    return secrets.randbits(64) if seed is None else derive(seed, _KEY)
 
 
 def _decisive(restored: Restored) -> tuple[Difference, ...]:

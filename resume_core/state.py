@@ -42,6 +42,7 @@ class Progress:
         epoch: the epoch the last batch belonged to, counted from 0.
         epoch_batch: micro-batches of that epoch trained on.
         in_window: True inside a half-filled accumulation window.
+        is_last: nothing is trained after this boundary.
     """
 
     step: int = 0
@@ -49,6 +50,20 @@ class Progress:
     epoch: int = 0
     epoch_batch: int = 0
     in_window: bool = False
+    is_last: bool = False
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How training ended.
+
+    Attributes:
+        cause: the name of the limit that was reached, or ``"stop"`` when something asked for it.
+        reached: how far each counter had come, by the name of its limit.
+    """
+
+    cause: str
+    reached: Mapping[str, float]
 
 
 @dataclass(frozen=True)

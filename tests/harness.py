@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-PRELOAD = ["lightning.pytorch", "torchmetrics", "lightning_resume", "harness"]
+PRELOAD = ["lightning.pytorch", "torchmetrics", "lightning_resume.callback", "harness"]
 DEADLINE_S = 60
 
 

@@ -238,6 +238,7 @@ def loaders(job: harness.Job) -> tuple[Any, DataLoader]:
 
 def callbacks(job: harness.Job) -> list[L.Callback]:
     others = [GradientAccumulationScheduler({0: 1, 1: 2, 2: 3})] if job.options.get("scheduled_windows") else []
+    others += [getattr(L.callbacks, name)(**given) for name, given in job.options.get("callbacks", {}).items()]
     others += outputs.callbacks(job)
     if not job.plugin:
         return others
@@ -273,7 +274,9 @@ def run(job: harness.Job) -> None:
     }
     arguments |= outputs.arguments(job) | job.options.get("trainer", {})
     trainer = L.Trainer(**arguments, callbacks=callbacks(job))
-    trainer.fit(net, *(() if job.script == "tuned" else loaders(job)))
+    for end in job.options.get("fits", [None]):
+        trainer.fit_loop.max_epochs = end or trainer.fit_loop.max_epochs
+        trainer.fit(net, *(() if job.script == "tuned" else loaders(job)))
     net.recorder.end(
         parameters=harness.digest(net.state_dict()),
         optimizers=harness.digest([optimizer.state_dict() for optimizer in trainer.optimizers]),

@@ -118,7 +118,8 @@ class ResumableLoader:
         Raises:
             ValueError: the mark is older than the last few batches.
         """
-        at = next((r for r in self._rounds if r.holds(mark)), None)
+        # the newest: a round may be begun twice, as Lightning does at the start of a second fit
+        at = next((r for r in reversed(self._rounds) if r.holds(mark)), None)
         if at is None:
             raise ValueError(f"loader {self.slot} keeps no position for {mark}")
         first, now = self._moved_attributes(at)

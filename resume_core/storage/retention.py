@@ -8,23 +8,23 @@ What goes, always the manifest first, so that a kill in between leaves an uncomm
 - uncommitted folders of older attempts, and those of our own at a lower step than our newest committed checkpoint (one
   save is in flight at a time, and it is never at a lower step).
 
-What stays: the newest committed checkpoint, in any case; everything of newer attempts, and everything at all once one
-exists, since it may stand on what we would delete; ``attempt.json``, the run's history; attempts of another run in the
-same directory (no common ancestor: one of them was begun anew); attempts that cannot be read; every file whose name is
-not exactly one of ours, with its folder.
+What stays: the newest committed checkpoint, in any case; beside ``keep.last``, the newest of each kind of pinned
+ones; everything of newer attempts, and everything at all once one exists, since it may stand on what we would delete;
+``attempt.json``, the run's history; attempts of another run in the same directory (no common ancestor: one of them
+was begun anew); attempts that cannot be read; every file whose name is not exactly one of ours, with its folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from resume_core.errors import ResumeError, SupersededError
+from resume_core.errors import CorruptCheckpointError, ResumeError, SupersededError
 from resume_core.policy import Keep
 from resume_core.storage.interface import Store
 from resume_core.storage.lineage import Attempt, Lineage
-from resume_core.storage.manifest import CheckpointRef
+from resume_core.storage.manifest import CheckpointRef, Manifest
 from resume_core.storage.paths import (
     ATTEMPT_FILE,
     MANIFEST_FILE,
@@ -34,7 +34,7 @@ from resume_core.storage.paths import (
     parse_temporary_name,
 )
 
-__all__ = ["Pruned", "prune"]
+__all__ = ["Pin", "Pruned", "prune", "unpinned"]
 
 
 @dataclass(frozen=True)
@@ -50,33 +50,43 @@ class Pruned:
     failures: tuple[str, ...] = ()
 
 
-def prune(lineage: Lineage, keep: Keep, attempt: Attempt) -> Pruned:
+Pin = Callable[[Manifest], Hashable]
+"""The kind of a checkpoint of which the newest stays whatever comes after it; None for one that is counted."""
+
+
+def unpinned(manifest: Manifest) -> Hashable:
+    """The pin of those who pin nothing."""
+    return None
+
+
+def prune(lineage: Lineage, keep: Keep, attempt: Attempt, pin: Pin = unpinned) -> Pruned:
     """Delete what ``keep`` does not keep; to be called by rank 0 after a commit, in the attempt that runs.
 
     Args:
         lineage: the run's attempts.
         keep: how many stay.
         attempt: the current attempt.
+        pin: tells those that ``keep`` does not count.
 
     Returns:
         What was deleted and what could not be. Nothing is raised: a failure costs space, never the run.
     """
     try:
         lineage.check_newest(attempt)
-        doomed = list(_doomed(lineage, keep, attempt))
+        doomed = list(_doomed(lineage, keep, attempt, pin))
     except SupersededError:
         return Pruned()
-    except OSError as error:
+    except (OSError, CorruptCheckpointError) as error:
         return Pruned(failures=(f"nothing was pruned: {error}",))
     outcomes = {folder: _delete_folder(lineage.store, folder) for folder in doomed}
     failures = tuple(problem for problem in outcomes.values() if problem is not None)
     return Pruned(tuple(folder for folder, problem in outcomes.items() if problem is None), failures)
 
 
-def _doomed(lineage: Lineage, keep: Keep, attempt: Attempt) -> Iterator[str]:
+def _doomed(lineage: Lineage, keep: Keep, attempt: Attempt, pin: Pin) -> Iterator[str]:
     own = lineage.checkpoints(attempt.name)
     line, is_whole = _line(lineage, attempt)
-    expired = _expired(line, keep.last)
+    expired = _expired(line, keep.last, lambda ref: pin(lineage.read_manifest(ref)))
     yield from (ref.path for ref in reversed(expired))
     on_line = {ref.path for ref in line}
     # A line that could not be read to its end may go on in any of the older attempts.
@@ -102,10 +112,21 @@ def _line(lineage: Lineage, attempt: Attempt) -> tuple[list[CheckpointRef], bool
     return refs, True
 
 
-def _expired(line: list[CheckpointRef], num_kept: int) -> list[CheckpointRef]:
+def _expired(
+    line: list[CheckpointRef], num_kept: int, kind: Callable[[CheckpointRef], Hashable]
+) -> list[CheckpointRef]:
     """What lies beyond the newest ``num_kept`` sound checkpoints; damaged ones between those are left as they are."""
-    sound = [index for index, ref in enumerate(line) if ref.serial is not None]
-    return line[sound[num_kept - 1] + 1 :] if len(sound) >= num_kept else []
+    expired: list[CheckpointRef] = []
+    num_counted, pinned = 0, set[Hashable]()
+    for ref in line:
+        pin = None if ref.serial is None else kind(ref)
+        if pin is not None and pin not in pinned:
+            pinned.add(pin)
+        elif num_counted >= num_kept:
+            expired.append(ref)
+        elif ref.serial is not None and pin is None:
+            num_counted += 1
+    return expired
 
 
 def _relatives(lineage: Lineage, attempt: Attempt) -> set[str]:

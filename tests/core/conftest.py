@@ -20,6 +20,7 @@ class Toy:
         self.key = None
         self.applied = None
         self.extra = None
+        self.limits = {}
 
     @property
     def weights_bytes(self):

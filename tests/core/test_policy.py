@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from resume_core.policy import Changes, Keep, SaveEvery
+from resume_core.policy import Changes, Keep, SaveEvery, as_policy, plain_options
 
 
 @pytest.mark.parametrize("given", [["seed", "data"], ("seed", "data"), {"seed": 1, "data": 2}.keys()])
@@ -49,3 +49,30 @@ def test_what_cannot_be_meant_is_a_value_error_that_names_the_field(make, field)
 def test_policies_cannot_be_changed_afterwards():
     with pytest.raises(dataclasses.FrozenInstanceError):
         SaveEvery().steps = 5
+
+
+def test_a_policy_may_be_given_by_its_fields():
+    assert as_policy(SaveEvery, {"steps": 5, "minutes": None}, "save") == SaveEvery(steps=5, minutes=None)
+    assert as_policy(Keep, None, "keep") == Keep()
+    assert as_policy(Changes, Changes(allow=("seed",)), "changes") == Changes(allow=("seed",))
+
+
+def test_containers_of_omegaconf_are_taken_as_plain_ones():
+    omegaconf = pytest.importorskip("omegaconf")
+    given = omegaconf.OmegaConf.create({"allow": ["seed", "data.0"], "otherwise": "warn"})
+    changes = as_policy(Changes, given, "changes")
+    assert changes == Changes(allow=("seed", "data.0"), otherwise="warn")
+    options = plain_options(omegaconf.OmegaConf.create({"client": {"names": ["a"]}}))
+    assert type(options["client"]) is dict
+    assert type(options["client"]["names"]) is list
+
+
+@pytest.mark.parametrize("value", [{"step": 5}, 5, ["steps"]], ids=repr)
+def test_a_policy_that_cannot_be_meant_is_named(value):
+    with pytest.raises(TypeError, match="save "):
+        as_policy(SaveEvery, value, "save")
+
+
+def test_a_field_out_of_range_says_which():
+    with pytest.raises(ValueError, match=r"SaveEvery\.steps"):
+        as_policy(SaveEvery, {"steps": 0}, "save")

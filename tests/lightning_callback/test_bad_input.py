@@ -25,6 +25,13 @@ def checkpoints(tmp_path):
     return sorted((tmp_path / "run").glob("attempt-*/step-*"))
 
 
+def before_the_end(tmp_path):
+    """The newest checkpoint that is not the end state of a finished run."""
+    return [
+        c for c in checkpoints(tmp_path) if json.loads((c / "manifest.json").read_text())["header"]["finished"] is None
+    ][-1]
+
+
 def flip(path, offset=-1):
     data = bytearray(path.read_bytes())
     data[offset] ^= 1
@@ -86,7 +93,7 @@ def test_a_model_that_does_not_match_is_listed_by_names_shapes_and_dtypes(fit):
 @pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "training.json", "manifest.json"])
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(fit, tmp_path, messages, name, damage):
     fit(max_epochs=1)
-    newest = checkpoints(tmp_path)[-1]
+    newest = before_the_end(tmp_path)
     file = newest / name
     if damage == "altered":
         flip(file, len(file.read_bytes()) // 2)
@@ -110,12 +117,12 @@ def test_a_run_none_of_whose_checkpoints_can_be_used_stops_and_loses_nothing(fit
     with pytest.raises(CorruptCheckpointError, match="no checkpoint of this run"):
         fit()
     assert fit.net.num_steps == 0
-    assert len(checkpoints(tmp_path)) == 3
+    assert len(checkpoints(tmp_path)) == 4
 
 
 def test_a_manifest_of_a_newer_format_says_to_upgrade(fit, tmp_path, monkeypatch, messages):
     fit(max_epochs=1)
-    manifest = checkpoints(tmp_path)[-1] / "manifest.json"
+    manifest = before_the_end(tmp_path) / "manifest.json"
     fields = json.loads(manifest.read_text())
     monkeypatch.setattr(sealed, "FORMAT_VERSION", 99)
     body = {k: v for k, v in fields.items() if k not in ("format", "version", "format_version", "kind", "digest")}
@@ -181,7 +188,7 @@ def test_a_failed_save_is_one_log_line_and_training_goes_on(fit, tmp_path, monke
     assert "step 2" in failed[0]
     assert "No space left on device" in failed[0]
     assert "older checkpoints are intact" in failed[0]
-    assert checkpoints(tmp_path)[-1].name == "step-000000004"
+    assert before_the_end(tmp_path).name == "step-000000004"
 
 
 def test_three_failed_saves_in_a_row_end_training(fit, monkeypatch):
@@ -193,7 +200,7 @@ def test_three_failed_saves_in_a_row_end_training(fit, monkeypatch):
 
 
 def test_the_failure_of_the_last_save_is_raised(fit, monkeypatch):
-    fail_writes(monkeypatch, 4)
+    fail_writes(monkeypatch, 5)  # at the start, four batches, the end
     with pytest.raises(SaveFailedError, match="step 4"):
         fit(max_epochs=1)
 

@@ -8,6 +8,7 @@ import lightning.pytorch as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers.logger import Logger
 from small import QUIET, Net, make_loader
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
@@ -87,6 +88,94 @@ def test_evaluation_is_left_alone(fit, tmp_path):
     callback = ResumeCallback(tmp_path / "run")
     trainer_of(tmp_path, callback).validate(WithTest(), make_loader(shuffle=False), verbose=False)
     assert not (tmp_path / "run").exists()
+
+
+class Validates(Net):
+    def validation_step(self, batch, batch_idx):
+        self.log("val", self.layers(batch[0]).mean() + torch.rand(()))
+
+
+def test_evaluation_before_and_between_fits_changes_nothing_of_training(tmp_path):
+    ends = []
+    for name, evaluates in (("without", False), ("with", True), ("with", True)):
+        L.seed_everything(7, verbose=False)
+        trainer, net = trainer_of(tmp_path, ResumeCallback(tmp_path / name, save=SaveEvery(steps=1))), Validates()
+        held_out = make_loader(shuffle=False)
+        for end in (1, 2):
+            if evaluates:
+                with torch.random.fork_rng():
+                    trainer.validate(net, held_out, verbose=False)
+            trainer.fit_loop.max_epochs = end
+            trainer.fit(net, make_loader(), held_out)
+        ends.append(net.state_dict())
+    assert net.num_steps == 0  # the third had nothing left to train
+    for other in ends[1:]:
+        assert all(torch.equal(value, ends[0][name]) for name, value in other.items())
+
+
+def test_a_second_fit_may_have_other_data(tmp_path, messages):
+    def train(name, fail_at=None):
+        class Fails(Net):
+            def training_step(self, batch, batch_idx):
+                if self.trainer.global_step == fail_at:
+                    raise RuntimeError("cut")
+                return super().training_step(batch, batch_idx)
+
+        L.seed_everything(7, verbose=False)
+        trainer, net = trainer_of(tmp_path, ResumeCallback(tmp_path / name, save=SaveEvery(steps=1))), Fails()
+        trainer.fit(net, make_loader())
+        trainer.fit_loop.max_epochs = 3
+        trainer.fit(net, make_loader(num_samples=40, batch_size=8))
+        return net.state_dict()
+
+    expected = train("whole")
+    with pytest.raises(RuntimeError, match="cut"):
+        train("cut", 7)
+    found = train("cut")
+    assert all(torch.equal(value, found[name]) for name, value in expected.items())
+    assert sum("resumed at step" in message for message in messages()) == 1
+
+
+def test_two_trainers_one_after_the_other_have_a_directory_each(tmp_path):
+    for _ in range(2):
+        for name in ("pretrained", "tuned"):
+            L.seed_everything(7, verbose=False)
+            trainer = trainer_of(tmp_path, ResumeCallback(tmp_path / name))
+            trainer.fit(Net(), make_loader())
+            assert trainer.global_step == 4
+    assert len(list(tmp_path.glob("*/attempt-*"))) == 2
+
+
+def test_a_finished_run_that_is_started_again_touches_no_logger_and_runs_no_hook_of_training(fit, tmp_path):
+    class Counts(Logger):
+        name, version = "counts", 0
+        calls = ()
+
+        def log_hyperparams(self, *args, **kwargs):
+            self.calls += ("hyperparams",)
+
+        def log_metrics(self, *args, **kwargs):
+            self.calls += ("metrics",)
+
+    hooks = []
+
+    class Watches(L.Callback):
+        def __getattribute__(self, name):
+            if name.startswith(("on_train", "on_validation", "on_sanity")):
+                hooks.append(name)
+            return super().__getattribute__(name)
+
+    first, second = Counts(), Counts()
+    fit(logger=first, log_every_n_steps=1, callbacks=[Watches()])
+    assert {"hyperparams"} <= set(first.calls)
+    assert "on_train_start" in hooks
+    hooks.clear()
+    _, trainer = fit(logger=second, log_every_n_steps=1, callbacks=[Watches()])
+    assert second.calls == ()
+    assert hooks == []
+    assert (trainer.current_epoch, trainer.global_step) == (2, 8)
+    assert trainer.enable_autolog_hparams
+    assert shadows(trainer) == []
 
 
 @pytest.mark.parametrize("estimated", [False, True], ids=["fixed horizon", "horizon from the loader"])
@@ -179,14 +268,6 @@ def test_early_stopping_and_model_checkpoint_go_on_with_their_state(fit, tmp_pat
         return early.best_score, list(top.best_k_models.values())
 
     assert train("cut", 3, 4) == train("whole", 4)
-
-
-def test_a_second_fit_of_one_trainer_is_refused(tmp_path):
-    trainer = trainer_of(tmp_path, ResumeCallback(tmp_path / "run"))
-    trainer.fit(Net(), make_loader())
-    trainer.fit_loop.max_epochs = 2
-    with pytest.raises(ResumeError, match="second time"):
-        trainer.fit(Net(), make_loader())
 
 
 def test_missing_internals_are_named_with_the_version(tmp_path, monkeypatch):

@@ -1,0 +1,71 @@
+"""What ends a Trainer's fit, and whether it has.
+
+Internals used (Lightning 2.6): ``fit_loop._can_stop_early``, ``epoch_loop._num_ready_batches_reached`` and the counters
+of both loops (the conditions are those of ``fit_loop.done`` and ``epoch_loop.done``), and ``_Loop.on_iteration_done``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lightning_resume._package import package_of
+from resume_core.state import Ending
+
+__all__ = ["clear_restart", "ending", "is_last", "limits", "time_is_up"]
+
+
+def _timers(trainer: Any) -> Iterator[Any]:
+    kind = package_of(trainer).Timer
+    for callback in trainer.callbacks:
+        if isinstance(callback, kind) and callback.time_remaining() is not None:
+            yield callback
+
+
+def time_is_up(trainer: Any) -> bool:
+    """Whether a time limit was reached."""
+    return any((timer.time_remaining() or 0) <= 0 for timer in _timers(trainer))
+
+
+def limits(trainer: Any) -> dict[str, float]:
+    """The limits that are set."""
+    fit = trainer.fit_loop
+    found = {"max_epochs": fit.max_epochs, "max_steps": fit.max_steps}
+    seconds = [(timer.time_remaining() or 0) + timer.time_elapsed() for timer in _timers(trainer)]
+    found["max_time"] = min(seconds, default=None)
+    return {name: value for name, value in found.items() if value is not None and value != -1}
+
+
+def _reached(trainer: Any) -> dict[str, float]:
+    elapsed = [timer.time_elapsed() for timer in _timers(trainer)]
+    epochs = int(trainer.fit_loop.epoch_progress.current.processed)
+    return {"max_epochs": epochs, "max_steps": int(trainer.global_step), "max_time": max(elapsed, default=0.0)}
+
+
+def ending(trainer: Any) -> Ending:
+    """How a fit ended, when it has."""
+    reached, known = _reached(trainer), limits(trainer)
+    if trainer.should_stop and trainer.fit_loop._can_stop_early:
+        return Ending("max_time" if time_is_up(trainer) else "stop", reached)
+    over = [name for name, limit in known.items() if reached[name] >= limit]
+    return Ending(over[0] if over else "stop", reached)
+
+
+def is_last(trainer: Any) -> bool:
+    """After a batch: whether none will follow, as far as that can be known before the hooks at an epoch's end."""
+    fit = trainer.fit_loop
+    if trainer.should_stop and fit._can_stop_early:
+        return True
+    known, reached = limits(trainer), _reached(trainer)
+    if reached["max_steps"] >= known.get("max_steps", float("inf")):
+        return True
+    ends_epoch = fit.epoch_loop._num_ready_batches_reached()
+    return bool(ends_epoch and reached["max_epochs"] + 1 >= known.get("max_epochs", float("inf")))
+
+
+def clear_restart(loop: Any) -> None:
+    """Let a loop and those in it know nothing of having been loaded, as at the end of any fit."""
+    loop.on_iteration_done()
+    for inner in vars(loop).values():
+        if isinstance(inner, package_of(loop)._Loop):
+            clear_restart(inner)
