@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from resume_core.checkpointer import Checkpointer, Pending
 from resume_core.errors import SaveFailedError, SupersededError
 from resume_core.policy import Keep
 from resume_core.state import State
-from resume_core.storage import Attempt, CheckpointSlots, Lineage, Pin, Slot, prune, unpinned
+from resume_core.storage import Attempt, CheckpointSlots, Lineage, Manifest, Slot, prune
 from resume_core.writer import Writer
 
 __all__ = ["Outcome", "Saves", "merge"]
@@ -56,7 +56,13 @@ class Saves:
     """
 
     def __init__(
-        self, checkpointer: Checkpointer, lineage: Lineage, keep: Keep, log: logging.Logger, *, pin: Pin = unpinned
+        self,
+        checkpointer: Checkpointer,
+        lineage: Lineage,
+        keep: Keep,
+        log: logging.Logger,
+        *,
+        pin: Callable[[Manifest], Hashable] | None = None,
     ) -> None:
         self._checkpointer, self._lineage, self._keep, self._log, self._pin = checkpointer, lineage, keep, log, pin
         self.writer = Writer()

@@ -6,7 +6,7 @@ from resume_core.storage.lineage import Attempt, Lineage
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest, Part
 from resume_core.storage.paths import rank_file
 from resume_core.storage.read import read_file, read_file_into, read_manifest, verify
-from resume_core.storage.retention import Pin, Pruned, prune, unpinned
+from resume_core.storage.retention import Pruned, prune
 from resume_core.storage.sealed import FORMAT_VERSION
 from resume_core.storage.store import Sink, Store, open_store
 
@@ -22,7 +22,6 @@ __all__ = [
     "Lineage",
     "Manifest",
     "Part",
-    "Pin",
     "Pruned",
     "Sink",
     "Slot",
@@ -34,6 +33,5 @@ __all__ = [
     "read_file",
     "read_file_into",
     "read_manifest",
-    "unpinned",
     "verify",
 ]

@@ -34,7 +34,7 @@ from resume_core.storage.paths import (
     parse_temporary_name,
 )
 
-__all__ = ["Pin", "Pruned", "prune", "unpinned"]
+__all__ = ["Pruned", "prune"]
 
 
 @dataclass(frozen=True)
@@ -50,23 +50,18 @@ class Pruned:
     failures: tuple[str, ...] = ()
 
 
-Pin = Callable[[Manifest], Hashable]
-"""The kind of a checkpoint of which the newest stays whatever comes after it; None for one that is counted."""
+_Pin = Callable[[Manifest], Hashable]
 
 
-def unpinned(manifest: Manifest) -> Hashable:
-    """The pin of those who pin nothing."""
-    return None
-
-
-def prune(lineage: Lineage, keep: Keep, attempt: Attempt, pin: Pin = unpinned) -> Pruned:
+def prune(lineage: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None = None) -> Pruned:
     """Delete what ``keep`` does not keep; to be called by rank 0 after a commit, in the attempt that runs.
 
     Args:
         lineage: the run's attempts.
         keep: how many stay.
         attempt: the current attempt.
-        pin: tells those that ``keep`` does not count.
+        pin: gives the kind of a checkpoint of which the newest stays whatever comes after it, None for one that is
+            counted.
 
     Returns:
         What was deleted and what could not be. Nothing is raised: a failure costs space, never the run.
@@ -83,10 +78,10 @@ def prune(lineage: Lineage, keep: Keep, attempt: Attempt, pin: Pin = unpinned) -
     return Pruned(tuple(folder for folder, problem in outcomes.items() if problem is None), failures)
 
 
-def _doomed(lineage: Lineage, keep: Keep, attempt: Attempt, pin: Pin) -> Iterator[str]:
+def _doomed(lineage: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None) -> Iterator[str]:
     own = lineage.checkpoints(attempt.name)
     line, is_whole = _line(lineage, attempt)
-    expired = _expired(line, keep.last, lambda ref: pin(lineage.read_manifest(ref)))
+    expired = _expired(line, keep.last, lambda ref: pin and pin(lineage.read_manifest(ref)))
     yield from (ref.path for ref in reversed(expired))
     on_line = {ref.path for ref in line}
     # A line that could not be read to its end may go on in any of the older attempts.
