@@ -54,13 +54,14 @@ def ending(trainer: Any) -> Ending:
 def is_last(trainer: Any) -> bool:
     """After a batch: whether none will follow, as far as that can be known before the hooks at an epoch's end."""
     fit = trainer.fit_loop
-    if trainer.should_stop and fit._can_stop_early:
-        return True
-    known, reached = limits(trainer), _reached(trainer)
-    if reached["max_steps"] >= known.get("max_steps", float("inf")):
+    if (trainer.should_stop and fit._can_stop_early) or _is_reached(trainer.global_step, fit.max_steps):
         return True
     ends_epoch = fit.epoch_loop._num_ready_batches_reached()
-    return bool(ends_epoch and reached["max_epochs"] + 1 >= known.get("max_epochs", float("inf")))
+    return bool(ends_epoch and _is_reached(fit.epoch_progress.current.processed + 1, fit.max_epochs))
+
+
+def _is_reached(value: int, limit: int | None) -> bool:
+    return limit is not None and limit != -1 and value >= limit
 
 
 def clear_restart(loop: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from test_ranks import together
@@ -10,7 +12,7 @@ from resume_core import checkpointer
 from resume_core.errors import ConfigChangedError, ResumeError, SaveFailedError, UnsupportedStateError
 from resume_core.policy import SaveEvery
 from resume_core.session import Session
-from resume_core.state import Progress, State
+from resume_core.state import Ending, Progress, State
 from resume_core.storage import CheckpointWriter
 
 EVERY = SaveEvery(steps=1, minutes=None)
@@ -215,3 +217,54 @@ def test_a_key_from_entropy_is_that_of_rank_0(own, tmp_path):
 
     found, _ = together(3, run)
     assert len(set(found)) == 1
+
+
+def limited(own, max_steps):
+    made = own()
+    made.limits = {"max_steps": max_steps}
+    return made
+
+
+def test_ranks_come_to_their_end_together(own, tmp_path):
+    def whole(ranks, max_steps):
+        start = Start(limited(own, max_steps), tmp_path, ranks, save=SaveEvery(steps=100, minutes=None))
+        start.train(max_steps - start.num - 1)
+        start.toy.step()
+        start.num += 1
+        start.session.boundary(dataclasses.replace(start.progress, is_last=True))
+        start.toy.value *= 10
+        start.session.finish(start.progress, Ending("max_steps", {"max_steps": start.num}))
+        start.session.end()
+        return start
+
+    def again(ranks, max_steps):
+        toy = limited(own, max_steps)
+        toy.ranks = ranks
+        session = Session(toy, tmp_path)
+        session.start(7)
+        found = session.is_over, toy.value.tolist(), toy.applied.rank["rng"].tolist()
+        session.end()
+        return found
+
+    together(2, lambda ranks: whole(ranks, 3))
+    found, _ = together(2, lambda ranks: again(ranks, 3))
+    assert found == [(True, [30.0] * 3, [rank, 5]) for rank in range(2)]
+    found, _ = together(2, lambda ranks: again(ranks, 4))
+    assert found == [(False, [3.0] * 3, [rank, 5]) for rank in range(2)]
+    found, _ = together(2, lambda ranks: whole(ranks, 4).restored.progress.step)
+    assert found == [3, 3]
+    assert len(list(tmp_path.glob("attempt-*"))) == 2
+
+
+def test_the_second_fit_of_ranks_has_one_key_and_follows_the_first(own, tmp_path):
+    def fit(ranks, number):
+        start = Start(own(), tmp_path, ranks, fit=number)
+        start.session.finish(start.progress, Ending("stop", {}))
+        start.session.end()
+        return start.toy.key, start.restored
+
+    together(2, lambda ranks: fit(ranks, 0))
+    found, _ = together(2, lambda ranks: fit(ranks, 1))
+    assert found[0] == found[1]
+    assert found[0][1] is None
+    assert "step-000000000.2" in next(tmp_path.glob("attempt-0002-*/attempt.json")).read_text()

@@ -93,3 +93,15 @@ def test_another_number_of_ranks_is_refused_with_both_numbers(tmp_path):
         assert "world_size" in error
         assert "2" in error
         assert "3" in error
+
+
+def test_a_finished_run_of_several_ranks_trains_nothing_and_goes_on_with_a_later_end(tmp_path):
+    whole = job_of(tmp_path, "reference", {}, epochs=2)
+    reference = whole, train(whole, 2)
+    first = job_of(tmp_path, "run-first", {}, epochs=1, save_steps=100)
+    expected = train(first, 2)
+    again = job_of(tmp_path, "run-again", {}, epochs=1, seed=9)
+    assert train(again, 2) == expected
+    assert all(batches(of_rank(again, rank)) == [] for rank in range(2))
+    longer = job_of(tmp_path, "run-longer", {}, epochs=2, seed=5)
+    assert_tails(reference, train(longer, 2), longer, saved=len(batches(of_rank(first, 0))))

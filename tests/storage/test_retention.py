@@ -240,3 +240,12 @@ def test_a_run_of_many_attempts_is_pruned_as_fast_as_it_is_long(store):
     newest = [saved, run.save(60)]
     assert run.prune(2).failures == ()
     assert folders(store) == sorted(paths(newest))
+
+
+def test_the_newest_of_each_pinned_kind_stays_beside_those_that_are_counted(store):
+    run = Run(store)
+    saves = [(1, ""), (1, "end"), (2, ""), (2, "end"), (3, ""), (3, "other")]
+    refs = [run.save(step, tag) for step, tag in saves]
+    kinds = {"end": 1, "other": 2}
+    prune(run.lineage, Keep(last=1), run.attempt, lambda manifest: kinds.get(manifest.header["tag"]))
+    assert folders(store) == sorted(paths(refs[3:]))
