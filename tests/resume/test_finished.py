@@ -122,11 +122,11 @@ def test_two_fits_that_were_completed_train_nothing(tmp_path, two_fits):
 
 
 def test_a_run_killed_between_two_fits_begins_the_second_from_the_end_of_the_first(tmp_path):
-    whole = new_job(tmp_path, "reference", "reference", options={"fits": [1, 2]})
+    whole = new_job(tmp_path, "reference", "reference", options={"fits": [1, 2], "loader": "numbered"})
     reference = whole, train(whole)
-    first = new_job(tmp_path, options={"fits": [1]})
+    first = new_job(tmp_path, options={"fits": [1], "loader": "numbered"})
     train(first)  # what is on disk when the second fit has not begun
-    second = new_job(tmp_path, "second", options={"fits": [1, 2]}, seed=4)
+    second = new_job(tmp_path, "second", options={"fits": [1, 2], "loader": "numbered"}, seed=4)
     assert_tail(reference, train(second), second)
     assert len(batches(second)) == 5
 
