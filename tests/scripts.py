@@ -238,7 +238,7 @@ def loaders(job: harness.Job) -> tuple[Any, DataLoader]:
 
 def callbacks(job: harness.Job) -> list[L.Callback]:
     others = [GradientAccumulationScheduler({0: 1, 1: 2, 2: 3})] if job.options.get("scheduled_windows") else []
-    others += [getattr(L.callbacks, name)(**given) for name, given in job.options.get("callbacks", {}).items()]
+    others += [getattr(L.callbacks, name)(**given) for name, given in job.options.get("stock", {}).items()]
     others += outputs.callbacks(job)
     if not job.plugin:
         return others

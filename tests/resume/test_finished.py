@@ -15,15 +15,15 @@ ENDS = {
     "steps inside a window": {"trainer": {"max_steps": 3, "accumulate_grad_batches": 2}},
     "early stopping in an epoch": {
         "trainer": {"val_check_interval": 2},
-        "callbacks": {"EarlyStopping": {"monitor": "val_loss", "divergence_threshold": -1.0}},
+        "stock": {"EarlyStopping": {"monitor": "val_loss", "divergence_threshold": -1.0}},
     },
     "early stopping after an epoch": {
-        "callbacks": {
+        "stock": {
             "EarlyStopping": {"monitor": "loss_epoch", "divergence_threshold": -1.0, "check_on_train_epoch_end": True}
         },
     },
-    "time": {"callbacks": {"Timer": {"duration": {"microseconds": 1}}}},
-    "an averaged model": {"trainer": {"max_epochs": 1}, "callbacks": {"WeightAveraging": {}}},
+    "time": {"stock": {"Timer": {"duration": {"microseconds": 1}}}},
+    "an averaged model": {"trainer": {"max_epochs": 1}, "stock": {"WeightAveraging": {}}},
 }
 
 
@@ -55,8 +55,8 @@ LATER = {
     "steps": ({"trainer": {"max_steps": 7}}, {"trainer": {"max_steps": 12}}),
     "steps from the end of an epoch": ({"trainer": {"max_steps": 10}}, {"trainer": {"max_steps": 15}}),
     "time": (
-        {"callbacks": {"Timer": {"duration": {"microseconds": 1}}}},
-        {"callbacks": {"Timer": {"duration": {"hours": 9}}}},
+        {"stock": {"Timer": {"duration": {"microseconds": 1}}}},
+        {"stock": {"Timer": {"duration": {"hours": 9}}}},
     ),
 }  # fmt: skip
 
@@ -145,7 +145,7 @@ def test_a_fit_whose_end_state_is_gone_is_passed_over_until_a_later_one_goes_on(
 
 def test_a_run_that_was_stopped_goes_on_when_a_checkpoint_is_named(tmp_path):
     stop = {"monitor": "val_loss", "divergence_threshold": -1.0}
-    options = {"trainer": {"val_check_interval": 2}, "callbacks": {"EarlyStopping": stop}}
+    options = {"trainer": {"val_check_interval": 2}, "stock": {"EarlyStopping": stop}}
     train(new_job(tmp_path, options=options))
     stop["divergence_threshold"] = None
     again = new_job(tmp_path, "again", options=options, resume="attempt-0001/step-000000002")
