@@ -105,6 +105,10 @@ class CheckpointFiles:
         """Names below the folder."""
         return None if self._present is None else sorted(self._present)
 
+    def capture_with(self, path: Any) -> list[str] | None:
+        """The same when the file that is being written will be there."""
+        return None if self._present is None else sorted({*self._present, self._name(path)})
+
     def apply(self, saved: list[str] | None) -> None:
         """Go on with what `capture` saw."""
         self._present = None if saved is None else set(saved)

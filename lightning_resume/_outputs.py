@@ -59,14 +59,18 @@ class Outputs:
         for files in self._files:
             files.begin(self._trainer)
 
-    def capture(self) -> dict[str, Any]:
-        """What is there at a boundary."""
+    def capture(self, *, logs: bool = True) -> dict[str, Any]:
+        """What is there now; without ``logs``, what loggers have written stays out."""
         return {
-            "loggers": self._loggers.capture(),
+            "loggers": self._loggers.capture() if logs else [],
             "files": [files.capture() for files in self._files],
             "progress": capture_progress(self._trainer.progress_bar_callback),
             **capture_callbacks(self._trainer.callbacks),
         }
+
+    def files_with(self, place: int, path: str) -> list[str] | None:
+        """The files of one ``ModelCheckpoint``, with the one that is being written."""
+        return self._files[place].capture_with(path)
 
     def apply(self, saved: Mapping[str, Any]) -> None:
         """Go on with what `capture` saw; what the process puts out until `put_back` is the run's already."""

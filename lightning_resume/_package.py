@@ -18,6 +18,8 @@ _ROOTS = ("lightning.pytorch", "pytorch_lightning")
 _HOMES = {
     "Callback": "callbacks",
     "BatchSizeFinder": "callbacks",
+    "Checkpoint": "callbacks",
+    "EarlyStopping": "callbacks",
     "LearningRateFinder": "callbacks",
     "ModelCheckpoint": "callbacks",
     "ModelPruning": "callbacks",
@@ -39,6 +41,12 @@ _HOMES = {
     "_determine_lr_attr_name": "tuner.lr_finder",
     "_LRFinder": "tuner.lr_finder",
     "_TunerExitException": "utilities.exceptions",
+    "SIGTERMException": "utilities.exceptions",
+    "move_data_to_device": "utilities",
+    "_call_callback_hooks": "trainer.call",
+    "_call_lightning_module_hook": "trainer.call",
+    "_call_lightning_datamodule_hook": "trainer.call",
+    "_call_strategy_hook": "trainer.call",
     "lightning_getattr": "utilities.parsing",
     "lightning_setattr": "utilities.parsing",
 }

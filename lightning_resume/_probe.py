@@ -10,6 +10,7 @@ import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from lightning_resume._package import is_a, package_of
+from lightning_resume._place import missing_locals
 from resume_core.errors import ResumeError
 
 __all__ = ["probe", "refuse_unsupported"]
@@ -47,6 +48,18 @@ _NEEDED_OF_KINDS = {
     "CSVLogger": ("_name", "_version", "_experiment"),
     "TensorBoardLogger": ("_name", "_version", "_experiment", "_kwargs"),
 }
+_NEEDED_INSIDE_HOOKS = {
+    "fit_loop": ("on_advance_end", "load_state_dict", "_combined_loader_states_to_load"),
+    "fit_loop.epoch_loop": ("_should_check_val_fx", "update_lr_schedulers"),
+    "fit_loop.epoch_loop.val_loop": (
+        "_on_evaluation_end", "_on_evaluation_model_train", "_module_mode", "_logged_outputs", "_results", "_has_run",
+    ),
+    "_checkpoint_connector": ("_user_managed",),
+    "_logger_connector": (
+        "on_batch_end", "on_epoch_end", "reset_results", "update_train_step_metrics", "update_train_epoch_metrics",
+        "update_eval_epoch_metrics", "log_eval_end_metrics",
+    ),
+}  # fmt: skip
 _SIGNATURES = {"fit_loop.epoch_loop.on_run_start": 1, "fit_loop.epoch_loop.on_advance_end": 1, "strategy.setup": 1}
 
 
@@ -65,10 +78,11 @@ def probe(trainer: Any) -> None:
     missing = package_of(trainer).missing()
     missing += [
         ".".join(filter(None, ("Trainer", path, name)))
-        for path, names in _NEEDED.items()
+        for path, names in (*_NEEDED.items(), *_NEEDED_INSIDE_HOOKS.items())
         for name in names
         if not hasattr(_reach(trainer, path), name)
     ]
+    missing += missing_locals(package_of(trainer))
     missing += [
         f"{kind}.{name}"
         for kind, names in _NEEDED_OF_KINDS.items()

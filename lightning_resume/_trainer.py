@@ -24,11 +24,14 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from lightning_resume._callbacks import model_checkpoints
 from lightning_resume._ddp import BucketLayout, ranks_of
+from lightning_resume._embedding import Embedding, state_of
 from lightning_resume._ending import clear_restart, ending, is_last, limits, time_is_up
 from lightning_resume._loaders import TrainLoaders, attach
 from lightning_resume._outputs import Outputs
 from lightning_resume._package import package_of
+from lightning_resume._place import names_a_file
 from lightning_resume._results import apply_connector, apply_results, capture_connector, capture_results
 from lightning_resume._tuners import Findings, finders, tuning_method
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
@@ -93,6 +96,7 @@ class TrainerAdapter:
         self._peeked: Any = None
         self._validation: list[Any] = []
         self.model_checkpoint_s: float | None = None
+        self.embedding = Embedding(self)
 
     def _new_loaders(self, key: int) -> TrainLoaders:
         return TrainLoaders(key=key, epoch=lambda: int(self._fit.epoch_progress.current.processed), ranks=self.ranks)
@@ -111,7 +115,9 @@ class TrainerAdapter:
         first_fetch: Callable[[Progress], None],
         boundary: Callable[[Progress], bool],
         finish: Callable[[Progress, Ending], None],
-        ignore_ckpt_path: Callable[[Any], bool],
+        starts_from: Callable[[Any, bool], bool],
+        loaded: Callable[[dict[str, Any], str], None],
+        over: Callable[[], None],
         tuned: Callable[[], None],
     ) -> None:
         """Shadow the Trainer's methods.
@@ -122,7 +128,9 @@ class TrainerAdapter:
             first_fetch: the first batch is about to be fetched; everything restored is in place.
             boundary: a batch and all that follows it is done; True ends training.
             finish: training is over, and so are all hooks at its end.
-            ignore_ckpt_path: whether a given ``ckpt_path`` is to be passed over.
+            starts_from: whether a ``ckpt_path`` is to be loaded; the second argument says whether the user named it.
+            loaded: it was read, and nothing of it applied yet.
+            over: training had come to its end when that was saved.
             tuned: a finder has changed what decides this run.
         """
         self._hooks = {
@@ -131,7 +139,9 @@ class TrainerAdapter:
             "first_fetch": first_fetch,
             "boundary": boundary,
             "finish": finish,
-            "ignore_ckpt_path": ignore_ckpt_path,
+            "starts_from": starts_from,
+            "loaded": loaded,
+            "over": over,
             "tuned": tuned,
         }
         self._shadow()
@@ -139,34 +149,32 @@ class TrainerAdapter:
     def install_for_tuner(self) -> None:
         """Shadow nothing but the tuning itself: this ``fit`` is that of a ``Tuner``."""
         for finder in finders(self.trainer.callbacks):
-            self._around(finder, tuning_method(finder), self._findings.answer_or_note(finder))
+            self.around(finder, tuning_method(finder), self._findings.answer_or_note(finder))
 
     def _shadow(self) -> None:
         hooks = self._hooks
         connector, validation = self.trainer._checkpoint_connector, self._epoch.val_loop
         self._after(self.trainer.strategy, "setup", lambda: self._ready(hooks["ready"]))
-        self._around(
-            connector,
-            "resume_start",
-            lambda plain, path=None, **kw: plain(None if hooks["ignore_ckpt_path"](path) else path, **kw),
-        )
-        self._after(connector, "restore_training_state", self._place_optimizers)
+        self.around(connector, "resume_start", self._resume_start)
+        self._after(connector, "restore_training_state", self._training_restored)
         self._after(self._fit, "_load_combined_loader_states", lambda: self._loaders.watch(self._fit._combined_loader))
-        self._around(self._fit, "setup_data", lambda plain: self._setup_data(plain, hooks["early"]))
-        self._around(self._epoch, "reset", self._reset)
-        self._around(
+        self.around(self._fit, "setup_data", lambda plain: self._setup_data(plain, hooks["early"]))
+        self.around(self._epoch, "reset", self._reset)
+        self.around(
             self._epoch, "on_run_start", lambda plain, fetcher: self._run_start(plain, fetcher, hooks["first_fetch"])
         )
         self._after(self._epoch, "on_advance_end", lambda: self._boundary(hooks["boundary"]))
         self._after(self._fit, "on_run_end", lambda: hooks["finish"](self.progress(), ending(self.trainer)))
         self._after(validation, "setup_data", self._prepare_validation)
-        self._around(validation, "run", self._validate)
-        self._around(self.trainer, "save_checkpoint", self._timed_save)
-        self._outputs.install(self._around)
+        self.around(validation, "run", self._validate)
+        self.around(self.trainer, "save_checkpoint", self._timed_save)
+        self._outputs.install(self.around)
+        self.embedding.install()
         for finder in finders(self.trainer.callbacks):
-            self._around(finder, tuning_method(finder), lambda plain, *_, finder=finder: self._tune(plain, finder))
+            self.around(finder, tuning_method(finder), lambda plain, *_, finder=finder: self._tune(plain, finder))
 
-    def _around(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    def around(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        """Shadow a method until `uninstall`: ``wrapper`` is called with the plain one and its arguments."""
         plain = getattr(owner, name)
 
         def shadow(*args: Any, **kwargs: Any) -> Any:
@@ -181,7 +189,7 @@ class TrainerAdapter:
             then()
             return result
 
-        self._around(owner, name, wrapper)
+        self.around(owner, name, wrapper)
 
     def uninstall(self) -> None:
         """Give the Trainer and its loaders back as they were."""
@@ -201,8 +209,8 @@ class TrainerAdapter:
         """Let this fit end at once, in the state that was applied: no sanity check, no loop, nothing logged."""
         self._is_over = True
         self._logs_hparams, self.trainer.enable_autolog_hparams = self.trainer.enable_autolog_hparams, False
-        self._around(self.trainer, "_run_sanity_check", lambda plain: None)
-        self._around(self._fit, "run", lambda plain: self._apply_end())
+        self.around(self.trainer, "_run_sanity_check", lambda plain: None)
+        self.around(self._fit, "run", lambda plain: self._apply_end())
 
     def _apply_end(self) -> None:
         restored, self._restored = self._restored, None
@@ -288,33 +296,45 @@ class TrainerAdapter:
 
     def capture(self) -> State:
         """Lightning's own checkpoint, and beside it what that lacks."""
-        module = self.trainer.lightning_module
         rng = capture_rng()
         with preserved_rng():  # on_save_checkpoint hooks may draw
             checkpoint = self.trainer._checkpoint_connector.dump_checkpoint(False)
         model = checkpoint.pop("state_dict")
         self._refuse_new_shapes(model)
         info = {name: checkpoint.pop(name) for name in _hparam_keys(self.trainer) if name in checkpoint}
+        pieces = self.pieces(int(self._epoch.batch_progress.current.completed), rng, logs=True)
+        training = {"checkpoint": checkpoint, **pieces["training"]}
+        return State(model=model, training=training, rank=pieces["rank"], info=info)
+
+    def pieces(
+        self, num_batches: int, rng: dict[str, Any] | None = None, *, logs: bool = False
+    ) -> dict[str, dict[str, Any]]:
+        """What a checkpoint of Lightning's own lacks, by the part of a `State` that it belongs to.
+
+        Args:
+            num_batches: of the epoch, trained on.
+            rng: the global generators, captured earlier; as they are now unless given.
+            logs: with what the loggers have written.
+        """
         rank = {
-            "rng": rng,
-            "loaders": self._loaders.state(int(self._epoch.batch_progress.current.completed)),
+            "rng": capture_rng() if rng is None else rng,
+            "loaders": self._loaders.state(num_batches),
             "results": capture_results(self._epoch._results),
-            "modules": capture_modules(module),
+            "modules": capture_modules(self.trainer.lightning_module),
             "gradients": self._open_gradients(),
             "generators": capture_generators(self._generators or ()),
-            "outputs": self._outputs.capture(),
+            "outputs": self._outputs.capture(logs=logs),
         }
-        training = {"checkpoint": checkpoint, "trainer": self._trainer_state()}
-        return State(model=model, training=training, rank=rank, info=info)
+        return {"training": {"trainer": self._trainer_state()}, "rank": rank}
 
     def apply(self, state: State) -> None:
         """Load modules and callbacks now; Lightning loads loops and optimizers next; the rest at the first fetch."""
         self._restored = state
         connector = self.trainer._checkpoint_connector
         connector._loaded_checkpoint = {
-            **state.training["checkpoint"],
             **_hyper_parameters(self.trainer),  # for hooks that read them; those of this run, as nothing else changed
             "state_dict": self._versioned(state.model),
+            **state.training["checkpoint"],
         }
         connector.restore_model()
         connector.restore_datamodule()
@@ -323,10 +343,18 @@ class TrainerAdapter:
         self._loaders.seek(state.rank["loaders"])
         if self.trainer.reload_dataloaders_every_n_epochs:
             self._ask_again(state.training["trainer"]["train_reload_epoch"])
-        step = state.training["checkpoint"]["global_step"]
-        if self._epoch.max_steps != -1 and step >= self._epoch.max_steps:
+        if (point := state.training.get("point")) is not None:
+            self.embedding.expect(point, state)
+        rest, step = self.embedding.rest, state.training["checkpoint"]["global_step"]
+        if (rest is None or not rest.is_end) and self._epoch.max_steps != -1 and step >= self._epoch.max_steps:
             # FitLoop.skip would end the run before the hooks at this epoch's end; put back when the epoch loop runs
             self._max_steps, self._epoch.max_steps = self._epoch.max_steps, step + 1
+
+    def state_of(self, point: Mapping[str, Any], pieces: Mapping[str, Any]) -> State:
+        """What Lightning has read, with what it lacks; Lightning itself applies nothing of it."""
+        connector = self.trainer._checkpoint_connector
+        checkpoint, connector._loaded_checkpoint = connector._loaded_checkpoint, {}
+        return state_of(checkpoint, point, pieces)
 
     def _versioned(self, weights: Mapping[str, torch.Tensor]) -> OrderedDict[str, torch.Tensor]:
         """With the versions of the modules, without which some convert the weights as if from an old release."""
@@ -360,6 +388,15 @@ class TrainerAdapter:
                 path=f"model.{name}",
             )
 
+    @property
+    def model_checkpoints(self) -> list[Any]:
+        """All of the Trainer's, in their order."""
+        return model_checkpoints(self.trainer.callbacks)
+
+    def files_with(self, place: int, path: str) -> list[str] | None:
+        """The files of one of `model_checkpoints`, with the one that is being written."""
+        return self._outputs.files_with(place, path)
+
     def _trainer_state(self) -> dict[str, Any]:
         return {
             "should_stop": self.trainer.should_stop,
@@ -383,6 +420,20 @@ class TrainerAdapter:
         return capture_gradients(dict(module.named_parameters()))
 
     # ---- what the shadows do
+
+    def _resume_start(self, plain: Callable[..., None], checkpoint_path: Any = None, **options: Any) -> None:
+        path = checkpoint_path or None
+        if path is not None and not self._hooks["starts_from"](path, names_a_file(self.trainer)):
+            path = None
+        plain(path, **options)
+        if path is not None:
+            self._hooks["loaded"](self.trainer._checkpoint_connector._loaded_checkpoint, str(path))
+
+    def _training_restored(self) -> None:
+        self._place_optimizers()
+        if self._restored is not None and self.embedding.rest is not None and not self.embedding.lead(self._restored):
+            self._hooks["over"]()
+            self.skip_training()
 
     def _place_optimizers(self) -> None:
         if self._restored is not None:
@@ -467,14 +518,15 @@ class TrainerAdapter:
         if restored is not None:
             self._mend(restored)
         plain(fetcher)
-        self._loaders.count_from(int(self._epoch.batch_progress.current.completed))
+        self._loaders.count_from(int(self._epoch.batch_progress.current.processed))
         if restored is not None:
             self._outputs.put_back()
             self._apply_rng(restored)
         elif not self._begun:
             self._outputs.begin()
         self._begun = True
-        first_fetch(self.progress())
+        if self.embedding.after_batch(fetcher):
+            first_fetch(self.progress())
 
     def _find_generators(self) -> tuple[Any, ...]:
         if self._generators is None:
@@ -487,7 +539,8 @@ class TrainerAdapter:
 
     def _apply_rng(self, state: State) -> None:
         self._restore_generators(state.rank["generators"])
-        apply_rng(state.rank["rng"])
+        rest = self.embedding.rest
+        apply_rng(state.rank["rng"] if rest is None else rest.training_rng)
 
     def _restore_generators(self, saved: list[Any]) -> None:
         try:
@@ -500,6 +553,8 @@ class TrainerAdapter:
         trainer, module = self.trainer, self.trainer.lightning_module
         if self._max_steps is not None:
             self._epoch.max_steps, self._max_steps = self._max_steps, None
+        if self.embedding.rest is not None:
+            self.embedding.place_counters(state)
         # after reset(), which needs the flags to keep the position; with them on, the first batch's validation is lost
         self._package._Loop.restarting.fset(self._fit, False)
         self._epoch.reset_restart_stage()
@@ -510,6 +565,8 @@ class TrainerAdapter:
             apply_gradients(dict(module.named_parameters()), state.rank["gradients"])
         self._apply_trainer_state(state.training["trainer"])
         self._outputs.mend(state.rank["outputs"], shows=not self._is_over)
+        if (inexact := self.embedding.reopen_epoch()) is not None:
+            warnings.warn(inexact, stacklevel=2)
 
     def _apply_trainer_state(self, saved: Mapping[str, Any]) -> None:
         # a time limit that was raised since does not stop this run

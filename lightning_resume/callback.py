@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lightning_resume._embedding import Snapshot
 from lightning_resume._loggers import tell_loggers, wait_to_be_told
 from lightning_resume._package import Package, callback_base, package_of
+from lightning_resume._place import EXACT_HOOKS
 from lightning_resume._probe import probe, refuse_unsupported
 from lightning_resume._trainer import TrainerAdapter
 from lightning_resume._tuners import Findings, is_tuner_fit
 from resume_core.capture.attributes import AttributeWatch
 from resume_core.capture.loader import loader_warnings
 from resume_core.capture.runconfig import seed_fact
+from resume_core.embedded import ENTRY, EmbeddedSession, Given, look_for_entry
 from resume_core.errors import ResumeError
 from resume_core.policy import Changes, Keep, SaveEvery, as_policy, plain_options
 from resume_core.session import Session, peek, resume_mode
@@ -31,6 +34,7 @@ __all__ = ["ResumeCallback"]
 
 _LOOK_AT_BATCH = 2  # of an epoch: early, and late enough for what is only made in the first one
 _MAX_NAMES = 10
+_WHERE_TO_SAVE = f"Save at the end of a hook of these: {', '.join(EXACT_HOOKS)}, or after fit()."
 
 
 class ResumeCallback(Callback):
@@ -39,8 +43,12 @@ class ResumeCallback(Callback):
     Start the same script again: the newest checkpoint of the run is found, the configuration is compared with the one
     that saved it, and training goes on with the batch after the last one that was saved. No ``ckpt_path`` is needed.
 
+    Without a directory nothing is saved or found by itself: what ``ModelCheckpoint`` and ``Trainer.save_checkpoint``
+    write then carries what they lack, and ``fit(ckpt_path=...)`` goes on exactly.
+
     Args:
-        directory: where the run's checkpoints live, one directory a run: a local path or any fsspec URL.
+        directory: where the run's checkpoints live, one directory a run: a local path or any fsspec URL. None: only
+            Lightning's own checkpoints are made complete.
         resume: ``"auto"`` (go on when there is something to go on from), ``"must"`` (nothing found stops the run),
             ``"never"`` (a new run in the same directory), or the name of a checkpoint, for example
             ``"attempt-0002/step-000000500"``. The environment variable ``EXACT_RESUME`` overrides it; ``off`` there
@@ -51,7 +59,8 @@ class ResumeCallback(Callback):
         storage_options: passed to fsspec.
 
     Raises:
-        ValueError: an unusable ``resume``, or a value of a policy that is out of range.
+        ValueError: an unusable ``resume``, a value of a policy that is out of range, or an argument that has no
+            meaning without a directory.
         TypeError: a policy of the wrong type, or with a field that it does not have.
     """
 
@@ -60,7 +69,7 @@ class ResumeCallback(Callback):
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: str | os.PathLike[str] | None = None,
         *,
         resume: str = "auto",
         save: SaveEvery | Mapping[str, Any] | None = None,
@@ -69,6 +78,8 @@ class ResumeCallback(Callback):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         resume_mode(resume)
+        if directory is None:
+            _refuse_without_directory(resume=resume != "auto", save=save, keep=keep, storage_options=storage_options)
         self._directory = directory
         self._options: dict[str, Any] = {
             "resume": resume,
@@ -82,8 +93,10 @@ class ResumeCallback(Callback):
         self._log = logging.getLogger(__name__)
         self._log_of_module: Any = None
         self._watch: AttributeWatch | None = None
-        self._session: Session | None = None
+        self._session: Session | EmbeddedSession | None = None
         self._adapter: TrainerAdapter | None = None
+        self._carrier: EmbeddedSession | None = None  # stays after fit, when checkpoints may still be saved
+        self._ended: Snapshot | str | None = None
         self._findings = Findings()  # a Tuner comes in a fit of its own, before that of the run
 
     @property
@@ -94,6 +107,8 @@ class ResumeCallback(Callback):
     @log.setter
     def log(self, function: Any) -> None:
         self._log_of_module = function
+        if self._directory is None:
+            return
         # nothing else reaches a callback before Lightning opens the loggers
         trainer: Any = function.__self__.trainer
         # nor do ranks know of each other yet: the first one alone logs
@@ -120,14 +135,14 @@ class ResumeCallback(Callback):
         if not adapter.ranks.is_first:  # what rank 0 says is said for all
             self._log = self._log.getChild("ranks")
             self._log.setLevel(logging.ERROR)
-        session = Session(adapter, self._directory, log=self._log, fit=self._fit, **self._options)
+        session = self._new_session(adapter)
         preamble = session.preamble()
         self._findings.found.update(preamble.get("findings", {}))
         self._adapter = adapter
         if is_tuner_fit(trainer.callbacks):
             adapter.install_for_tuner()
             return
-        self._session, self._counts = session, True
+        self._session, self._counts, self._ended = session, True, None
         adapter.open(preamble)
         adapter.install(
             early=lambda: session.prepare(seed.value),
@@ -135,11 +150,26 @@ class ResumeCallback(Callback):
             first_fetch=session.begin,
             boundary=session.boundary,
             finish=lambda progress, ending: self._finish(session, progress, ending),
-            ignore_ckpt_path=lambda path: self._ignores(session, path),
+            starts_from=lambda path, named: session.starts_from(path, named=named),
+            loaded=lambda checkpoint, path: self._look_at(session, adapter, checkpoint, path),
+            over=lambda: self._log.info("training had come to its end: nothing is left to train"),
             tuned=session.reconfigured,
         )
 
-    def _start(self, session: Session, adapter: TrainerAdapter, seed: Any) -> None:
+    def _new_session(self, adapter: TrainerAdapter) -> Session | EmbeddedSession:
+        if self._directory is not None:
+            return Session(adapter, self._directory, log=self._log, fit=self._fit, **self._options)
+        self._carrier = EmbeddedSession(adapter, changes=self._options["changes"], log=self._log)
+        return self._carrier
+
+    def _look_at(
+        self, session: Session | EmbeddedSession, adapter: TrainerAdapter, checkpoint: dict[str, Any], path: str
+    ) -> None:
+        entry = look_for_entry(checkpoint, path, self._log, num_ranks=adapter.ranks.size)
+        if entry is not None:
+            session.give(Given(path, entry, adapter.state_of(entry.point, entry.pieces)))
+
+    def _start(self, session: Session | EmbeddedSession, adapter: TrainerAdapter, seed: Any) -> None:
         session.start(seed)
         if session.is_over:
             adapter.skip_training()
@@ -147,12 +177,6 @@ class ResumeCallback(Callback):
         for loader in adapter.train_loaders:
             for note in loader_warnings(loader):
                 self._log.warning("%s", note)
-
-    def _ignores(self, session: Session, path: Any) -> bool:
-        if path is None or not session.has_checkpoint:
-            return False
-        self._log.info("ckpt_path=%r is not loaded: the run goes on from its own checkpoint", path)
-        return True
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Look at what user code keeps in plain attributes."""
@@ -183,6 +207,16 @@ class ResumeCallback(Callback):
                 ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else ""),
             )
 
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Without a directory: add what Lightning's checkpoint lacks."""
+        if self._carrier is None:
+            return
+        found = self._ended if self._adapter is None else self._adapter.embedding.snapshot()
+        if isinstance(found, tuple):
+            checkpoint[ENTRY] = self._carrier.carry(*found)
+        elif found is not None:
+            checkpoint[ENTRY] = self._carrier.carry_none(found, _WHERE_TO_SAVE)
+
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Say what saving has cost; the end state is saved when all hooks of this name have run."""
         self._compare_with_model_checkpoint(trainer)
@@ -190,6 +224,8 @@ class ResumeCallback(Callback):
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Let the save in flight commit, then give the Trainer back as it was."""
         self._end(exception)
+        if self._adapter is not None:
+            self._adapter.embedding.interrupted(exception)
         self._uninstall()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -204,7 +240,7 @@ class ResumeCallback(Callback):
             self._end(None)
             self._uninstall()
 
-    def _finish(self, session: Session, progress: Progress, ending: Ending) -> None:
+    def _finish(self, session: Session | EmbeddedSession, progress: Progress, ending: Ending) -> None:
         session.finish(progress, ending)
         self._end(None)
 
@@ -217,6 +253,7 @@ class ResumeCallback(Callback):
         adapter, self._adapter = self._adapter, None
         self._watch = None
         if adapter is not None:
+            self._ended = adapter.embedding.ended
             adapter.uninstall()
 
     def _compare_with_model_checkpoint(self, trainer: Any) -> None:
@@ -230,6 +267,16 @@ class ResumeCallback(Callback):
                 adapter.model_checkpoint_s,
                 session.blocked_s,
             )
+
+
+def _refuse_without_directory(**given: Any) -> None:
+    names = [name for name, value in given.items() if value]
+    if names:
+        raise ValueError(
+            f"without a directory ResumeCallback saves nothing by itself, so {' and '.join(names)} would have no "
+            "effect: give it a directory, or say when to save in ModelCheckpoint, and what to go on from in "
+            "fit(ckpt_path=...)"
+        )
 
 
 def _without_own_state(owners: Mapping[str, Any], package: Package) -> dict[str, Any]:

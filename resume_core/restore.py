@@ -22,12 +22,22 @@ from resume_core.errors import (
     ResumeError,
     UnsupportedStateError,
 )
+from resume_core.origin import ORIGIN, Origin
 from resume_core.policy import Changes
 from resume_core.ranks import Ranks
 from resume_core.state import Progress, RunConfig, State
 from resume_core.storage import CheckpointRef, Manifest, Store, read_manifest
 
-__all__ = ["Restored", "Restorer", "read_key", "read_preamble", "restore_threads"]
+__all__ = [
+    "Restored",
+    "Restorer",
+    "read_key",
+    "read_origin",
+    "read_preamble",
+    "report",
+    "restore_threads",
+    "warn_of_names",
+]
 
 
 @dataclass(frozen=True)
@@ -143,27 +153,30 @@ class Restorer:
         progress, key, saved = _header(manifest)
         current = self._describe(key)
         accepted = check(saved, current, self._changes, path=ref.path, step=progress.step)
-        self._warn_of_names({*saved, *current})
+        warn_of_names(self._changes, {*saved, *current, ORIGIN}, self._log)
         state = self._checkpointer.read(ref, manifest)
-        self._report(accepted)
+        report(accepted, self._log)
         size_bytes, finished = self._checkpointer.size_bytes(manifest), manifest.header.get("finished")
         return Restored(manifest.ref, progress, key, accepted, size_bytes, finished), state
 
-    def _warn_of_names(self, known: set[str]) -> None:
-        """A name that was misspelt would be found out only when it is needed."""
-        idle = [name for name in self._changes.allow if not any(Changes((name,)).accepts(fact) for fact in known)]
-        if idle:
-            self._log.warning("Changes(allow=...) names what no run has: %s", ", ".join(map(repr, idle)))
 
-    def _report(self, accepted: Accepted) -> None:
-        warned = 'the run differs from its checkpoint (Changes(otherwise="warn")):\n%s'
-        for level, text, differences in (
-            (logging.WARNING, warned, accepted.warned),
-            (logging.INFO, "changes that were allowed:\n%s", accepted.allowed),
-            (logging.INFO, "other differences, for your information:\n%s", accepted.info),
-        ):
-            if differences:
-                self._log.log(level, text, table(differences))
+def warn_of_names(changes: Changes, known: set[str], log: logging.Logger) -> None:
+    """Say which names in ``changes`` no run has: a misspelt one would be found out only when it is needed."""
+    idle = [name for name in changes.allow if not any(Changes((name,)).accepts(fact) for fact in known)]
+    if idle:
+        log.warning("Changes(allow=...) names what no run has: %s", ", ".join(map(repr, idle)))
+
+
+def report(accepted: Accepted, log: logging.Logger) -> None:
+    """Say which differences were accepted, and why."""
+    warned = 'the run differs from its checkpoint (Changes(otherwise="warn")):\n%s'
+    for level, text, differences in (
+        (logging.WARNING, warned, accepted.warned),
+        (logging.INFO, "changes that were allowed:\n%s", accepted.allowed),
+        (logging.INFO, "other differences, for your information:\n%s", accepted.info),
+    ):
+        if differences:
+            log.log(level, text, table(differences))
 
 
 def _worst(found: list[list[str]]) -> list[str]:
@@ -196,6 +209,16 @@ def read_preamble(store: Store, ref: CheckpointRef) -> Mapping[str, Any] | None:
         return dict(read_manifest(store, ref).header.get("preamble", {}))
     except (CorruptCheckpointError, CheckpointNotFoundError, TypeError, ValueError):
         return None
+
+
+def read_origin(store: Store, ref: CheckpointRef) -> Origin | None:
+    """What the run that wrote a checkpoint had started from, None for a run that began anew.
+
+    Raises:
+        CorruptCheckpointError: the manifest cannot be used.
+        CheckpointNotFoundError: it is gone.
+    """
+    return Origin.from_dict(read_manifest(store, ref).header.get(ORIGIN))
 
 
 def restore_threads(accepted: Accepted, log: logging.Logger) -> None:

@@ -17,10 +17,10 @@ After `start`, ``is_over`` says that nothing is left to be trained: then neither
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
 import os
-import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -30,11 +30,19 @@ from resume_core.capture.provenance import describe_code, provenance
 from resume_core.capture.rng import derive
 from resume_core.capture.runconfig import Difference, to_json
 from resume_core.checkpointer import Checkpointer
-from resume_core.errors import CheckpointNotFoundError, ResumeError, SaveFailedError, UnsupportedStateError
+from resume_core.embedded import Given, adopt, new_key
+from resume_core.errors import (
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    ResumeError,
+    SaveFailedError,
+    UnsupportedStateError,
+)
 from resume_core.finish import Fits, finished_fit, mark
 from resume_core.framework import Framework
+from resume_core.origin import ORIGIN, Origin, check_origin, find_origin
 from resume_core.policy import Changes, Keep, SaveEvery
-from resume_core.restore import Restored, Restorer, read_key, read_preamble, restore_threads
+from resume_core.restore import Restored, Restorer, read_key, read_origin, read_preamble, restore_threads
 from resume_core.saves import Saves, merge
 from resume_core.schedule import Schedule
 from resume_core.state import Ending, Progress, RunConfig
@@ -42,7 +50,6 @@ from resume_core.storage import Attempt, CheckpointRef, Lineage, Store, open_sto
 
 __all__ = ["Restored", "Session", "peek", "resume_mode"]
 
-_KEY = 7  # the word that the run's key is derived from the seed with
 _MEET_S = 2.0  # between meetings of several ranks, about
 _MAX_BATCHES_APART = 10_000
 
@@ -129,6 +136,8 @@ class Session:
         self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, pin=finished_fit)
         self._schedule = Schedule(self._save)
         self._restored: Restored | None = None
+        self._origin: Origin | None = None
+        self._given: Given | None = None
         self.is_over = False
         """Whether the fit had come to its end before: nothing is left to be trained. Known after `start`."""
         self._attempt: Attempt | None = None
@@ -143,14 +152,37 @@ class Session:
 
     # ---- restoring
 
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether `start` will find something to go on from."""
+    def starts_from(self, path: str | os.PathLike[str], *, named: bool) -> bool:
+        """Whether a checkpoint of the framework's own starts this run: only as long as the run has none.
 
-        def look(_: list[Any]) -> bool:
-            return next(self._candidates(), None) is not None
+        Args:
+            path: its file.
+            named: the user named this file, rather than whichever is the last or the best.
 
-        return bool(self._ranks.agree("the look for a checkpoint", None, look))
+        Raises:
+            ConfigChangedError: the run has checkpoints, and it started from another file; nothing was loaded.
+        """
+        text = os.fspath(path)
+        found = self._ranks.agree("the checkpoint to start from", None, lambda _: self._origin_to_load(text, named))
+        self._origin = Origin.from_dict(found)
+        if found is None:
+            self._log.info("ckpt_path=%r is not loaded: the run goes on from its own newest checkpoint", text)
+        return found is not None
+
+    def _origin_to_load(self, path: str, named: bool) -> dict[str, Any] | None:
+        candidates = list(self._candidates())
+        if not candidates:
+            return find_origin(path).as_dict()
+        for ref in candidates if named else ():
+            with contextlib.suppress(CorruptCheckpointError, CheckpointNotFoundError):  # `start` says so
+                origin = read_origin(self._store, ref)
+                check_origin(origin, path, self._changes, self._log, run=self._store.url)
+                break
+        return None
+
+    def give(self, given: Given) -> None:
+        """The checkpoint that starts this run was read, and carried what the framework does not save."""
+        self._given = given
 
     @property
     def blocked_s(self) -> float | None:
@@ -204,11 +236,13 @@ class Session:
         self._framework.prepare(self._key)
 
     def _new_key(self, seed: int | None) -> int:
+        if self._given is not None:
+            return self._given.entry.key
         origin = self._fits.origin
         before = None if self._key or origin is None else read_key(self._store, origin)
         if before is not None:  # a later fit of a run has randomness of its own, of the same root
             return derive(before, self._fits.fit)
-        return self._key or (secrets.randbits(64) if seed is None else derive(seed, _KEY))
+        return self._key or new_key(seed)
 
     def start(self, seed: int | None) -> Restored | None:
         """Find the newest valid checkpoint of the run's line, compare configurations, and apply it.
@@ -240,6 +274,7 @@ class Session:
         self._warn_of_newer(self._restored.ref)
         self._key, self._saves.is_protected = self._restored.key, True
         self._checkpointer.reserve(self._restored.size_bytes)
+        self._origin = read_origin(self._store, self._restored.ref)
         self._framework.apply(state)
         restore_threads(self._restored.accepted, self._log)
         self.is_over = self._fits.is_over(self._restored, self._store.url, self._log)
@@ -267,7 +302,11 @@ class Session:
                 path=self._store.url,
             )
         self._key = self._ranks.share("the key", self._new_key(seed))
-        self._describe(self._key)
+        given, self._given = self._given, None  # its tensors are not needed twice
+        if given is None:
+            self._describe(self._key)
+        else:
+            adopt(given, self._framework, self._changes, self._describe, self._log)
         if self._ranks.is_first:
             self._checkpointer.reserve(self._framework.weights_bytes)
 
@@ -309,6 +348,7 @@ class Session:
         """One attempt for all ranks, made by rank 0."""
         accepted = [d.as_dict() for d in _decisive(restored)] if restored else []
         info = {"provenance": dict(self._provenance), "accepted": accepted, "key": self._key}
+        info |= self._origin_fact
         # a fit after another one goes on from live objects that are what that one had saved at its end
         origin = restored.ref if restored else self._fits.origin
 
@@ -454,7 +494,12 @@ class Session:
             "provenance": dict(self._provenance),
             "preamble": dict(self._framework.preamble()),
             "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            **self._origin_fact,
         }
+
+    @property
+    def _origin_fact(self) -> dict[str, Any]:
+        return {} if self._origin is None else {ORIGIN: self._origin.as_dict()}
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait for the save in flight; with several ranks for this one's share, and the rest at the next boundary.

@@ -242,6 +242,9 @@ def callbacks(job: harness.Job) -> list[L.Callback]:
     others += outputs.callbacks(job)
     if not job.plugin:
         return others
+    if "saver" in job.options:  # Lightning's own checkpoints, and no directory
+        saver = L.callbacks.ModelCheckpoint(job.directory, save_top_k=-1, **job.options["saver"])
+        return [*others, ResumeCallback(changes=Changes(allow=job.allow, otherwise=job.otherwise)), saver]
     return [
         *others,
         ResumeCallback(
@@ -268,7 +271,7 @@ def run(job: harness.Job) -> None:
         "log_every_n_steps": 2,
         "enable_progress_bar": False,
         "enable_model_summary": False,
-        "enable_checkpointing": False,
+        "enable_checkpointing": "saver" in job.options,
         "num_sanity_val_steps": 1,
         "default_root_dir": job.root,
     }
@@ -276,7 +279,8 @@ def run(job: harness.Job) -> None:
     trainer = L.Trainer(**arguments, callbacks=callbacks(job))
     for end in job.options.get("fits", [None]):
         trainer.fit_loop.max_epochs = end or trainer.fit_loop.max_epochs
-        trainer.fit(net, *(() if job.script == "tuned" else loaders(job)))
+        given = () if job.script == "tuned" else loaders(job)
+        trainer.fit(net, *given, ckpt_path=job.options.get("ckpt_path"))
     net.recorder.end(
         parameters=harness.digest(net.state_dict()),
         optimizers=harness.digest([optimizer.state_dict() for optimizer in trainer.optimizers]),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from resume_core.image.arena import Arena
 from resume_core.image.layout import Entry, Layout
+from resume_core.image.loose import loose
 from resume_core.image.read import Header, Stored, parse, parse_header
 from resume_core.image.replicas import OwnPart, fingerprint, own_part, with_own_part
 from resume_core.image.stage import FileSpec, Image, Stager
@@ -22,6 +23,7 @@ from resume_core.image.structure import Flat, Recorded, dumps, flatten, loads, r
 __all__ = [
     "flatten",
     "unflatten",
+    "loose",
     "dumps",
     "loads",
     "register_leaf",

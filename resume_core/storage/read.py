@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
-from resume_core.storage.digest import byte_view, digest, iter_chunks
+from resume_core.storage.digest import CHUNK_BYTES, byte_view, digest, iter_chunks
 from resume_core.storage.interface import Store
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest
 from resume_core.storage.paths import MANIFEST_FILE, join_key
 
-__all__ = ["read_file", "read_file_into", "read_manifest", "verify"]
+__all__ = ["digest_file", "read_file", "read_file_into", "read_manifest", "verify"]
 
 
 def read_manifest(store: Store, ref: CheckpointRef) -> Manifest:
@@ -81,6 +81,21 @@ def verify(store: Store, ref: CheckpointRef) -> Manifest:
         for number, (_, length_bytes) in enumerate(iter_chunks(record.size_bytes, record.chunk_bytes)):
             _read_chunk(store, ref, record, number, buffer[:length_bytes])
     return manifest
+
+
+def digest_file(store: Store, key: str) -> tuple[int, str]:
+    """Size in bytes of any file, and xxh3_128 over the digests of its chunks.
+
+    Raises:
+        OSError: it is not there, or the store cannot be read.
+    """
+    size_bytes = store.size(key)
+    buffer = memoryview(bytearray(min(size_bytes, CHUNK_BYTES)))
+    digests = []
+    for offset_bytes, length in iter_chunks(size_bytes):
+        store.read_into(key, offset_bytes, buffer[:length])
+        digests.append(digest(buffer[:length]))
+    return size_bytes, digest("".join(digests).encode("ascii"))
 
 
 def _check_size(store: Store, ref: CheckpointRef, record: FileRecord) -> None:

@@ -233,24 +233,6 @@ def test_nothing_is_said_of_model_checkpoint_when_it_is_off(fit, messages):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:lightning.*")
-def test_a_ckpt_path_is_passed_over_when_the_run_has_checkpoints_of_its_own(fit, tmp_path, messages):
-    fit(max_epochs=1, enable_checkpointing=True, callbacks=[ModelCheckpoint(tmp_path, filename="stock")])
-    net, _ = fit(max_epochs=2, ckpt_path=str(tmp_path / "stock.ckpt"))
-    assert any("ckpt_path" in m and "not loaded" in m for m in messages())
-    assert net.num_loads == 1
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning:lightning.*")
-def test_a_ckpt_path_starts_a_run_whose_directory_is_empty(fit, tmp_path):
-    stock = ModelCheckpoint(tmp_path, filename="stock")
-    fit(max_epochs=1, enable_checkpointing=True, callbacks=[stock])
-    other = ResumeCallback(tmp_path / "other", save=SaveEvery(steps=1))
-    net, trainer = fit(max_epochs=2, ckpt_path=str(tmp_path / "stock.ckpt"), callback=other)
-    assert net.num_loads == 1
-    assert trainer.global_step == 8
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning:lightning.*")
 def test_early_stopping_and_model_checkpoint_go_on_with_their_state(fit, tmp_path):
     class Logs(Net):
         def training_step(self, batch, batch_idx):
