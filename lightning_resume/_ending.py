@@ -38,7 +38,9 @@ def limits(trainer: Any) -> dict[str, float]:
 
 def _reached(trainer: Any) -> dict[str, float]:
     elapsed = [timer.time_elapsed() for timer in _timers(trainer)]
-    epochs = int(trainer.fit_loop.epoch_progress.current.processed)
+    fit = trainer.fit_loop
+    # Lightning counts an epoch that was left in its middle as processed, too
+    epochs = int(fit.epoch_progress.current.processed) - (not fit.epoch_loop._num_ready_batches_reached())
     return {"max_epochs": epochs, "max_steps": int(trainer.global_step), "max_time": max(elapsed, default=0.0)}
 
 

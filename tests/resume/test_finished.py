@@ -53,6 +53,7 @@ LATER = {
         {"trainer": {"max_epochs": 3, "limit_val_batches": 0}},
     ),
     "steps": ({"trainer": {"max_steps": 7}}, {"trainer": {"max_steps": 12}}),
+    "steps in the last epoch": ({"trainer": {"max_steps": 12}}, {"trainer": {"max_steps": -1}}),
     "steps from the end of an epoch": ({"trainer": {"max_steps": 10}}, {"trainer": {"max_steps": 15}}),
     "time": (
         {"stock": {"Timer": {"duration": {"microseconds": 1}}}},
