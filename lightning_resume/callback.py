@@ -16,13 +16,14 @@ from lightning_resume._place import EXACT_HOOKS
 from lightning_resume._probe import probe, refuse_unsupported
 from lightning_resume._trainer import TrainerAdapter
 from lightning_resume._tuners import Findings, is_tuner_fit
+from resume_core.candidates import peek, resume_mode
 from resume_core.capture.attributes import AttributeWatch
 from resume_core.capture.loader import loader_warnings
 from resume_core.capture.runconfig import seed_fact
 from resume_core.embedded import ENTRY, EmbeddedSession, Given, look_for_entry
 from resume_core.errors import ResumeError
 from resume_core.policy import Changes, Keep, SaveEvery, as_policy, plain_options
-from resume_core.session import Session, peek, resume_mode
+from resume_core.session import Session
 from resume_core.state import Ending, Progress
 
 if TYPE_CHECKING:

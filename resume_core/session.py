@@ -9,9 +9,6 @@ A plugin calls, in this order, and with several ranks on each of them alike::
     finish(progress, ..) everything of the fit is done: save its end state
     end(error)           wait for the save in flight
 
-Several ranks save at one boundary without a message a step: they meet where steps say that a save is due, which all
-see alike, and otherwise at a batch that rank 0 names at the meeting before, seconds ahead. Only rank 0's clock counts.
-
 After `start`, ``is_over`` says that nothing is left to be trained: then neither `begin` nor what follows is called.
 """
 
@@ -22,10 +19,12 @@ import datetime
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from resume_core.boundaries import Boundaries
+from resume_core.candidates import first_preamble, resume_mode
 from resume_core.capture.provenance import describe_code, provenance
 from resume_core.capture.rng import derive
 from resume_core.capture.runconfig import Difference, to_json
@@ -42,55 +41,13 @@ from resume_core.finish import Fits, finished_fit, mark
 from resume_core.framework import Framework
 from resume_core.origin import ORIGIN, Origin, check_origin, find_origin
 from resume_core.policy import Changes, Keep, SaveEvery
-from resume_core.restore import Restored, Restorer, read_key, read_origin, read_preamble, restore_threads
+from resume_core.restore import Restored, Restorer, read_key, read_origin, restore_threads
 from resume_core.saves import Saves, merge
 from resume_core.schedule import Schedule
 from resume_core.state import Ending, Progress, RunConfig
-from resume_core.storage import Attempt, CheckpointRef, Lineage, Store, open_store
+from resume_core.storage import Attempt, CheckpointRef, Lineage, open_store
 
-__all__ = ["Restored", "Session", "peek", "resume_mode"]
-
-_MEET_S = 2.0  # between meetings of several ranks, about
-_MAX_BATCHES_APART = 10_000
-
-
-def resume_mode(resume: str = "auto") -> str:
-    """What to resume: the environment variable ``EXACT_RESUME`` wins over the argument.
-
-    Returns:
-        ``"auto"``, ``"must"``, ``"never"``, ``"off"`` (the plugin does nothing), or the name of a checkpoint.
-
-    Raises:
-        ValueError: an empty name.
-    """
-    mode = os.environ.get("EXACT_RESUME") or resume
-    if not isinstance(mode, str) or not mode:
-        raise ValueError(f'resume must be "auto", "must", "never" or the name of a checkpoint, got {mode!r}')
-    return mode.lower() if mode.lower() in ("auto", "must", "never", "off") else mode
-
-
-def _candidates(lineage: Lineage, resume: str) -> Iterator[CheckpointRef]:
-    if resume != "never":
-        yield from lineage.candidates(None if resume in ("auto", "must") else resume)
-
-
-def _first_preamble(store: Store, candidates: Iterable[CheckpointRef]) -> Mapping[str, Any]:
-    readable = (read_preamble(store, ref) for ref in candidates)
-    return next((preamble for preamble in readable if preamble is not None), {})
-
-
-def peek(
-    directory: str | os.PathLike[str], resume: str = "auto", storage_options: Mapping[str, Any] | None = None
-) -> Mapping[str, Any]:
-    """What `Session.preamble` would give, for a plugin that must know before ranks have found each other.
-
-    Raises:
-        ValueError: an unusable ``directory`` or ``resume``.
-        CheckpointNotFoundError: a checkpoint that was named is not there.
-        OSError: the store cannot be read.
-    """
-    store = open_store(os.fspath(directory), dict(storage_options or {}))
-    return _first_preamble(store, _candidates(Lineage(store), resume_mode(resume)))
+__all__ = ["Restored", "Session"]
 
 
 class Session:
@@ -134,17 +91,14 @@ class Session:
         self._checkpointer = Checkpointer(self._store, self._ranks)
         self._fits = Fits(fit, framework.limits, self._lineage.read_manifest)
         self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, pin=finished_fit)
-        self._schedule = Schedule(self._save)
+        self._boundaries = Boundaries(self._ranks, Schedule(self._save), self._saves)
         self._restored: Restored | None = None
         self._origin: Origin | None = None
         self._given: Given | None = None
         self.is_over = False
         """Whether the fit had come to its end before: nothing is left to be trained. Known after `start`."""
         self._attempt: Attempt | None = None
-        self._requested = False
         self._checked_at: int | None = None
-        self._met = (0, 0.0)  # the batch of the last meeting, and when that was
-        self._meet_at = 0  # the batch of the next
         self._key = 0
         self._start_s = time.monotonic()
         self._config: RunConfig = {}
@@ -207,9 +161,7 @@ class Session:
             CheckpointNotFoundError: a checkpoint that was named is not there.
             OSError: the store cannot be read.
         """
-        found = self._ranks.agree(
-            "the preamble", None, lambda _: dict(_first_preamble(self._store, self._candidates()))
-        )
+        found = self._ranks.agree("the preamble", None, lambda _: dict(first_preamble(self._store, self._candidates())))
         return dict(found)
 
     def reconfigured(self) -> None:
@@ -332,8 +284,7 @@ class Session:
         restored = self._restored
         self._attempt = self._claim(restored)
         self._saves.open(self._attempt, is_first=self._ranks.is_first)
-        self._schedule.restart(progress)
-        self._met, self._meet_at = (progress.batch, time.monotonic()), progress.batch + 1
+        self._boundaries.begin(progress)
         if restored is not None:
             self._announce(restored)
         else:
@@ -401,61 +352,18 @@ class Session:
             self._checked_at = None
         if progress.is_last:
             self._saves.writer.wait()
-        if self._is_meeting(progress):
-            self._meet(progress)
+        if self._boundaries.is_meeting(progress):
+            place = self._boundaries.meet(progress)
+            if place is not None:
+                self._try(progress, place)
         return False
-
-    def _is_meeting(self, progress: Progress) -> bool:
-        """Decided from what all ranks see alike."""
-        if self._ranks.size == 1 or self._requested or progress.is_last or progress.batch >= self._meet_at:
-            return True
-        return self._schedule.due_by_steps(progress)
-
-    def _meet(self, progress: Progress) -> None:
-        mine = {"at": [progress.batch, progress.step], "outcome": self._saves.outcome()}
-        decision = self._ranks.agree("a boundary", mine, lambda values: self._decide(progress, values))
-        self._meet_at = decision["meet_at"]
-        if self._saves.conclude(decision["outcome"], strict=False):
-            self._schedule.failed(self._saves.num_failed_in_a_row)
-        self._requested = decision["requested"]
-        if decision["place"] is not None:
-            self._try(progress, decision["place"])
-
-    def _decide(self, progress: Progress, values: list[dict[str, Any]]) -> dict[str, Any]:
-        """On rank 0, for all."""
-        for rank, value in enumerate(values):
-            if value["at"] != values[0]["at"]:
-                raise ResumeError(
-                    f"rank {rank} is at batch {value['at'][0]}, step {value['at'][1]}, and rank 0 at batch "
-                    f"{progress.batch}, step {progress.step}: all ranks must train on the same number of batches"
-                )
-        outcome = merge([value["outcome"] for value in values])
-        requested = self._requested or progress.is_last or self._schedule.due(progress)
-        between = progress.is_last or not progress.in_window
-        can_save = requested and between and outcome[0] not in ("busy", "superseded")
-        place = self._saves.next_place(progress.step) if can_save else None
-        return {
-            "outcome": outcome,
-            "requested": requested,
-            "place": place,
-            "meet_at": progress.batch + self._batches_to_go(progress),
-        }
-
-    def _batches_to_go(self, progress: Progress) -> int:
-        """Until the next meeting, from the time that those since the last one took."""
-        (batch, at_s), now_s = self._met, time.monotonic()
-        self._met = progress.batch, now_s
-        batch_s = (now_s - at_s) / max(progress.batch - batch, 1)
-        return max(1, min(int(_MEET_S / batch_s), _MAX_BATCHES_APART)) if batch_s > 0 else 1
 
     def _try(self, progress: Progress, place: list[Any]) -> None:
         try:
             self._take(progress, "schedule", place)
         except (UnsupportedStateError, SaveFailedError, OSError) as error:
-            self._requested = False
-            self._schedule.restart(progress)
             self._saves.failed(f"{type(error).__name__}: {error}", error, progress.step, strict=False)
-            self._schedule.failed(self._saves.num_failed_in_a_row)
+            self._boundaries.failed(progress)
 
     def finish(self, progress: Progress, ending: Ending) -> None:
         """Training and all that belongs to it is over: save the end state; `end` waits for it.
@@ -482,8 +390,7 @@ class Session:
         """Capture and stage now, write in the background."""
         header = self._header(progress, reason) | mark(self._fits.fit, ending)
         self._saves.take(self._framework.capture(), header, place, progress.step)
-        self._requested = False
-        self._schedule.restart(progress)
+        self._boundaries.taken(progress)
 
     def _header(self, progress: Progress, reason: str) -> dict[str, Any]:
         return {

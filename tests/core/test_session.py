@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from resume_core import Changes, ConfigChangedError, Keep, SaveEvery, SupersededError
+from resume_core.candidates import resume_mode
 from resume_core.checkpointer import Pending
 from resume_core.errors import SaveFailedError, UnsupportedStateError
 from resume_core.schedule import RETRY_S
-from resume_core.session import Session, resume_mode
+from resume_core.session import Session
 from resume_core.state import Fact, Progress
 from resume_core.storage import Lineage, open_store
 
@@ -156,7 +157,7 @@ def test_state_that_stops_being_savable_is_a_failed_save_and_three_in_a_row_end_
 def test_a_failed_save_is_tried_again_after_a_while_and_not_at_once(directory, start, monkeypatch, caplog):
     run = start(directory, save=SaveEvery(steps=100, minutes=1)).train(2)
     now_s = time.monotonic()
-    monkeypatch.setattr(run.session._schedule, "_clock", lambda: now_s)
+    monkeypatch.setattr(run.session._boundaries._schedule, "_clock", lambda: now_s)
     with monkeypatch.context() as full:
         full.setattr(Pending, "write", lambda *a, **k: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         now_s += 60

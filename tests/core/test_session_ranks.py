@@ -9,6 +9,7 @@ import torch
 from test_ranks import together
 
 from resume_core import checkpointer
+from resume_core.boundaries import Boundaries
 from resume_core.errors import ConfigChangedError, ResumeError, SaveFailedError, UnsupportedStateError
 from resume_core.policy import SaveEvery
 from resume_core.session import Session
@@ -179,28 +180,28 @@ def test_only_the_clock_of_rank_0_counts(own, tmp_path, monkeypatch):
     def run(ranks):
         start = Start(own(), tmp_path, ranks, save=SaveEvery(minutes=1.0))
         clock = [0.0, 1e9][ranks.rank]  # rank 1 is far ahead
-        start.session._schedule._clock = lambda: clock
-        start.session._schedule.restart(start.progress)
+        start.session._boundaries._schedule._clock = lambda: clock
+        start.session._boundaries.begin(start.progress)
         start.train(3)
         clock += 61
         start.train(2)
         start.session.end()
 
     # no meeting is put off, so that each batch has one
-    monkeypatch.setattr(Session, "_batches_to_go", lambda self, progress: 1)
+    monkeypatch.setattr(Boundaries, "_batches_to_go", lambda self, progress: 1)
     together(2, run)
     assert sorted(path.name for path in tmp_path.glob("attempt-0001-*/step-*")) == ["step-000000000", "step-000000004"]
 
 
 def test_ranks_meet_seldom_when_nothing_is_due(own, tmp_path, monkeypatch):
     meetings = []
-    plain = Session._meet
+    plain = Boundaries.meet
 
     def meet(self, progress):
         meetings.append(progress.batch)
-        plain(self, progress)
+        return plain(self, progress)
 
-    monkeypatch.setattr(Session, "_meet", meet)
+    monkeypatch.setattr(Boundaries, "meet", meet)
     every = SaveEvery(steps=500)
     together(2, lambda ranks: Start(own(), tmp_path, ranks, save=every).train(1000, settle=False).session.end())
     assert len({batch for batch in meetings if batch < 500}) < 50

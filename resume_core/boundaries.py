@@ -1,0 +1,105 @@
+"""At which boundaries the ranks meet, and what rank 0 decides there: save, wait, or train on.
+
+With one rank every boundary is a meeting. Several ranks meet without a message a step: where steps say that a save is
+due, which all see alike; while a save is due and cannot be taken yet; at the last boundary; and otherwise at a batch
+that rank 0 names at the meeting before, seconds ahead. Only rank 0's clock counts.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from resume_core.errors import ResumeError
+from resume_core.ranks import Ranks
+from resume_core.saves import Saves, merge
+from resume_core.schedule import Schedule
+from resume_core.state import Progress
+
+__all__ = ["Boundaries"]
+
+_MEET_S = 2.0  # between meetings of several ranks, about
+_MAX_BATCHES_APART = 10_000
+
+
+class Boundaries:
+    """Those of one attempt.
+
+    Args:
+        ranks: each of which has one of these.
+        schedule: when a save is due.
+        saves: those of the attempt.
+    """
+
+    def __init__(self, ranks: Ranks, schedule: Schedule, saves: Saves) -> None:
+        self._ranks, self._schedule, self._saves = ranks, schedule, saves
+        self._requested = False
+        self._met = (0, 0.0)  # the batch of the last meeting, and when that was
+        self._meet_at = 0  # the batch of the next
+
+    def begin(self, progress: Progress) -> None:
+        """Training begins, or goes on, at ``progress``."""
+        self._schedule.restart(progress)
+        self._met, self._meet_at = (progress.batch, time.monotonic()), progress.batch + 1
+
+    def taken(self, progress: Progress) -> None:
+        """A save was taken: none is due."""
+        self._requested = False
+        self._schedule.restart(progress)
+
+    def failed(self, progress: Progress) -> None:
+        """A save could not be taken: try again in a while."""
+        self.taken(progress)
+        self._schedule.failed(self._saves.num_failed_in_a_row)
+
+    def is_meeting(self, progress: Progress) -> bool:
+        """Whether the ranks meet here; decided from what all see alike."""
+        if self._ranks.size == 1 or self._requested or progress.is_last or progress.batch >= self._meet_at:
+            return True
+        return self._schedule.due_by_steps(progress)
+
+    def meet(self, progress: Progress) -> list[Any] | None:
+        """Learn how the save in flight ended, and where to save now.
+
+        Returns:
+            The place of a save to be taken now, None to train on.
+
+        Raises:
+            SaveFailedError: the first save of a new run failed, or three saves in a row.
+            SupersededError: a newer attempt of the run has started.
+            ResumeError: the ranks are not at the same batch, or one did not come.
+        """
+        mine = {"at": [progress.batch, progress.step], "outcome": self._saves.outcome()}
+        decision = self._ranks.agree("a boundary", mine, lambda values: self._decide(progress, values))
+        self._meet_at = decision["meet_at"]
+        if self._saves.conclude(decision["outcome"], strict=False):
+            self._schedule.failed(self._saves.num_failed_in_a_row)
+        self._requested = decision["requested"]
+        place: list[Any] | None = decision["place"]
+        return place
+
+    def _decide(self, progress: Progress, values: list[dict[str, Any]]) -> dict[str, Any]:
+        """On rank 0, for all."""
+        for rank, value in enumerate(values):
+            if value["at"] != values[0]["at"]:
+                raise ResumeError(
+                    f"rank {rank} is at batch {value['at'][0]}, step {value['at'][1]}, and rank 0 at batch "
+                    f"{progress.batch}, step {progress.step}: all ranks must train on the same number of batches"
+                )
+        outcome = merge([value["outcome"] for value in values])
+        requested = self._requested or progress.is_last or self._schedule.due(progress)
+        between = progress.is_last or not progress.in_window
+        can_save = requested and between and outcome[0] not in ("busy", "superseded")
+        return {
+            "outcome": outcome,
+            "requested": requested,
+            "place": self._saves.next_place(progress.step) if can_save else None,
+            "meet_at": progress.batch + self._batches_to_go(progress),
+        }
+
+    def _batches_to_go(self, progress: Progress) -> int:
+        """Until the next meeting, from the time that those since the last one took."""
+        (batch, at_s), now_s = self._met, time.monotonic()
+        self._met = progress.batch, now_s
+        batch_s = (now_s - at_s) / max(progress.batch - batch, 1)
+        return max(1, min(int(_MEET_S / batch_s), _MAX_BATCHES_APART)) if batch_s > 0 else 1

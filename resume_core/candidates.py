@@ -1,0 +1,52 @@
+"""What may be gone on from: the mode that the user chose, and what the newest checkpoint says before it is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from resume_core.restore import read_preamble
+from resume_core.storage import CheckpointRef, Lineage, Store, open_store
+
+__all__ = ["first_preamble", "peek", "resume_mode"]
+
+
+def resume_mode(resume: str = "auto") -> str:
+    """What to resume: the environment variable ``EXACT_RESUME`` wins over the argument.
+
+    Returns:
+        ``"auto"``, ``"must"``, ``"never"``, ``"off"`` (the plugin does nothing), or the name of a checkpoint.
+
+    Raises:
+        ValueError: an empty name.
+    """
+    mode = os.environ.get("EXACT_RESUME") or resume
+    if not isinstance(mode, str) or not mode:
+        raise ValueError(f'resume must be "auto", "must", "never" or the name of a checkpoint, got {mode!r}')
+    return mode.lower() if mode.lower() in ("auto", "must", "never", "off") else mode
+
+
+def _candidates(lineage: Lineage, resume: str) -> Iterator[CheckpointRef]:
+    if resume != "never":
+        yield from lineage.candidates(None if resume in ("auto", "must") else resume)
+
+
+def first_preamble(store: Store, candidates: Iterable[CheckpointRef]) -> Mapping[str, Any]:
+    """What the first of ``candidates`` that can be read tells the framework; empty without any."""
+    readable = (read_preamble(store, ref) for ref in candidates)
+    return next((preamble for preamble in readable if preamble is not None), {})
+
+
+def peek(
+    directory: str | os.PathLike[str], resume: str = "auto", storage_options: Mapping[str, Any] | None = None
+) -> Mapping[str, Any]:
+    """What `Session.preamble` would give, for a plugin that must know before ranks have found each other.
+
+    Raises:
+        ValueError: an unusable ``directory`` or ``resume``.
+        CheckpointNotFoundError: a checkpoint that was named is not there.
+        OSError: the store cannot be read.
+    """
+    store = open_store(os.fspath(directory), dict(storage_options or {}))
+    return first_preamble(store, _candidates(Lineage(store), resume_mode(resume)))
