@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from lightning_resume._averaging import max_epochs
 from lightning_resume._package import package_of
 from resume_core.state import Ending
 
@@ -30,7 +31,7 @@ def time_is_up(trainer: Any) -> bool:
 def limits(trainer: Any) -> dict[str, float]:
     """The limits that are set."""
     fit = trainer.fit_loop
-    found = {"max_epochs": fit.max_epochs, "max_steps": fit.max_steps}
+    found = {"max_epochs": max_epochs(trainer), "max_steps": fit.max_steps}
     seconds = [(timer.time_remaining() or 0) + timer.time_elapsed() for timer in _timers(trainer)]
     found["max_time"] = min(seconds, default=None)
     return {name: value for name, value in found.items() if value is not None and value != -1}

@@ -23,7 +23,6 @@ _HOMES = {
     "LearningRateFinder": "callbacks",
     "ModelCheckpoint": "callbacks",
     "ModelPruning": "callbacks",
-    "StochasticWeightAveraging": "callbacks",
     "Timer": "callbacks",
     "LightningDataModule": "core.datamodule",
     "LightningModule": "core.module",

@@ -18,13 +18,16 @@ __all__ = ["probe", "refuse_unsupported"]
 _NEEDED = {
     "fit_loop": (
         "run", "on_run_end", "_can_stop_early", "setup_data", "_load_combined_loader_states", "_data_source",
-        "epoch_progress", "epoch_loop",
+        "epoch_progress", "epoch_loop", "max_batches", "_skip_backward", "_should_reload_train_dl",
+        "_last_train_dl_reload_epoch",
     ),
     "fit_loop.epoch_loop": (
         "on_run_start", "on_advance_end", "reset", "reset_restart_stage", "batch_progress", "val_loop", "_results",
         "_should_accumulate", "_num_ready_batches_reached", "automatic_optimization", "max_steps",
     ),
-    "fit_loop.epoch_loop.val_loop": ("run", "setup_data", "reset_restart_stage"),
+    "fit_loop.epoch_loop.val_loop": (
+        "run", "setup_data", "reset_restart_stage", "_should_reload_val_dl", "_last_val_dl_reload_epoch",
+    ),
     "_checkpoint_connector": (
         "dump_checkpoint", "resume_start", "restore_model", "restore_datamodule", "restore_callbacks",
         "restore_training_state", "_loaded_checkpoint",
@@ -47,6 +50,8 @@ _NEEDED_OF_KINDS = {
     "BatchSizeFinder": ("scale_batch_size",),
     "CSVLogger": ("_name", "_version", "_experiment"),
     "TensorBoardLogger": ("_name", "_version", "_experiment", "_kwargs"),
+    "StochasticWeightAveraging": ("_average_model", "_initialized", "_latest_update_epoch", "momenta"),
+    "WeightAveraging": ("_average_model",),
 }
 _NEEDED_INSIDE_HOOKS = {
     "fit_loop": ("on_advance_end", "load_state_dict", "_combined_loader_states_to_load"),
@@ -116,7 +121,7 @@ def refuse_unsupported(trainer: Any) -> None:
         ResumeError: names what is not supported and what to do.
     """
     package = package_of(trainer)
-    kinds = (package.StochasticWeightAveraging, package.ModelPruning)
+    kinds = (package.ModelPruning,)
     inexact = [type(callback).__name__ for callback in trainer.callbacks if isinstance(callback, kinds)]
     if inexact:
         raise ResumeError(f"{inexact[0]} keeps state that is not restored yet: take it out, or train without resuming")

@@ -1,5 +1,6 @@
-"""Every touch of the Trainer's internals, but for its loaders (`_loaders`), running results (`_results`), finders
-(`_tuners`) and what it puts out (`_outputs`).
+"""Every touch of the Trainer's internals that no other module here has made its own.
+
+`_loaders`, `_hooks`, `_results`, `_averaging` and `_ddp` have theirs.
 
 Internals used (Lightning 2.6): ``trainer.fit_loop`` with its ``epoch_loop`` and ``val_loop``,
 ``trainer._checkpoint_connector``, ``trainer._logger_connector`` and ``trainer.strategy``. Methods are shadowed on the
@@ -24,10 +25,17 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from lightning_resume._averaging import (
+    WEIGHTS_BESIDE_THE_AVERAGE,
+    apply_averaging,
+    capture_averaging,
+    take_back_last_epoch,
+)
 from lightning_resume._callbacks import model_checkpoints
 from lightning_resume._ddp import BucketLayout, ranks_of
 from lightning_resume._embedding import Embedding, state_of
 from lightning_resume._ending import clear_restart, ending, is_last, limits, time_is_up
+from lightning_resume._hooks import asking_for_training, set_up_training, set_up_validation
 from lightning_resume._loaders import TrainLoaders, attach
 from lightning_resume._outputs import Outputs
 from lightning_resume._package import package_of
@@ -39,7 +47,7 @@ from resume_core.capture.gradients import apply_gradients, capture_gradients
 from resume_core.capture.modules import apply_modules, capture_modules
 from resume_core.capture.optimizer import place_optimizer_state
 from resume_core.capture.plain import plain
-from resume_core.capture.rng import apply_rng, capture_rng, derive, preserved_rng, seed_rng
+from resume_core.capture.rng import apply_rng, capture_rng, preserved_rng
 from resume_core.capture.runconfig import (
     describe_environment,
     describe_hparams,
@@ -56,7 +64,6 @@ __all__ = ["TrainerAdapter"]
 _FRAMEWORKS = ("lightning.", "pytorch_lightning.", "lightning_resume.")
 _LAZY = "not initialised"
 _BACK_REFERENCES = ("trainer", "_trainer", "_fabric")
-_LOADER_HOOKS = 101  # the word that the random stream of train_dataloader() is derived with
 _VALIDATION_SLOTS = 1000
 _TRAINER_FACTS = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision",
                   "limit_train_batches", "overfit_batches", "reload_dataloaders_every_n_epochs")  # fmt: skip
@@ -165,7 +172,7 @@ class TrainerAdapter:
         )
         self._after(self._epoch, "on_advance_end", lambda: self._boundary(hooks["boundary"]))
         self._after(self._fit, "on_run_end", lambda: hooks["finish"](self.progress(), ending(self.trainer)))
-        self._after(validation, "setup_data", self._prepare_validation)
+        self.around(validation, "setup_data", self._setup_validation)
         self.around(validation, "run", self._validate)
         self.around(self.trainer, "save_checkpoint", self._timed_save)
         self._outputs.install(self.around)
@@ -218,6 +225,7 @@ class TrainerAdapter:
             self._mend(restored)
             self._outputs.put_back()
             self._apply_rng(restored)
+        take_back_last_epoch(self.trainer)
         clear_restart(self._fit)
 
     def stop(self) -> None:
@@ -253,14 +261,10 @@ class TrainerAdapter:
         return list(combined.flattened)
 
     def prepare(self, key: int) -> None:
-        """Ask for the train loaders, once, in a random stream of their own.
-
-        A hook that draws (a ``random_split`` without a generator) then gives the same split in every attempt.
-        """
+        """Ask for the train loaders, once."""
         self._loaders.key = key
         if self._peeked is None:
-            with preserved_rng():
-                seed_rng(derive(key, _LOADER_HOOKS))
+            with asking_for_training(self._fit, key):
                 self._peeked = self._package._request_dataloader(self._fit._data_source)
 
     def preamble(self) -> dict[str, Any]:
@@ -291,7 +295,7 @@ class TrainerAdapter:
             batch=int(batches.total.completed),
             epoch=int(self.trainer.current_epoch),
             epoch_batch=int(batches.current.completed),
-            in_window=bool(self._epoch._should_accumulate()),
+            in_window=bool(self._epoch._should_accumulate()) and not self._fit._skip_backward,
         )
 
     def capture(self) -> State:
@@ -321,6 +325,7 @@ class TrainerAdapter:
             "loaders": self._loaders.state(num_batches),
             "results": capture_results(self._epoch._results),
             "modules": capture_modules(self.trainer.lightning_module),
+            "averaging": capture_averaging(self.trainer),
             "gradients": self._open_gradients(),
             "generators": capture_generators(self._generators or ()),
             "outputs": self._outputs.capture(logs=logs),
@@ -330,19 +335,24 @@ class TrainerAdapter:
     def apply(self, state: State) -> None:
         """Load modules and callbacks now; Lightning loads loops and optimizers next; the rest at the first fetch."""
         self._restored = state
-        connector = self.trainer._checkpoint_connector
+        connector, checkpoint = self.trainer._checkpoint_connector, dict(state.training["checkpoint"])
+        if WEIGHTS_BESIDE_THE_AVERAGE in checkpoint:
+            checkpoint[WEIGHTS_BESIDE_THE_AVERAGE] = self._versioned(checkpoint[WEIGHTS_BESIDE_THE_AVERAGE])
         connector._loaded_checkpoint = {
             **_hyper_parameters(self.trainer),  # for hooks that read them; those of this run, as nothing else changed
             "state_dict": self._versioned(state.model),
-            **state.training["checkpoint"],
+            **checkpoint,
         }
         connector.restore_model()
         connector.restore_datamodule()
         connector.restore_callbacks()
         self._outputs.apply(state.rank["outputs"])
         self._loaders.seek(state.rank["loaders"])
+        self._epoch.val_loop._last_val_dl_reload_epoch = state.training["trainer"]["val_reload_epoch"]
         if self.trainer.reload_dataloaders_every_n_epochs:
-            self._ask_again(state.training["trainer"]["train_reload_epoch"])
+            epoch = state.training["trainer"]["train_reload_epoch"]
+            with asking_for_training(self._fit, self._loaders.key, epoch):
+                self._peeked = self._package._request_dataloader(self._fit._data_source)
         if (point := state.training.get("point")) is not None:
             self.embedding.expect(point, state)
         rest, step = self.embedding.rest, state.training["checkpoint"]["global_step"]
@@ -361,16 +371,6 @@ class TrainerAdapter:
         versioned = OrderedDict(weights)
         versioned._metadata = getattr(self.trainer.lightning_module.state_dict(), "_metadata", {})  # type: ignore[attr-defined]
         return versioned
-
-    def _ask_again(self, epoch: float) -> None:
-        """Ask for the train loaders as of the epoch that the run had asked for them in."""
-        progress = self._fit.epoch_progress.current
-        current, progress.completed = progress.completed, max(int(epoch), 0)
-        self._peeked = None
-        try:
-            self.prepare(self._loaders.key)
-        finally:
-            progress.completed = current
 
     def _refuse_new_shapes(self, weights: Mapping[str, Any]) -> None:
         before, now = self._shapes, _shapes(weights)
@@ -493,7 +493,7 @@ class TrainerAdapter:
             self._with_peeked(plain)
         else:
             made_early = self._fit._data_fetcher is not None and self._loaders.is_waiting
-            plain()
+            set_up_training(self._fit, self._loaders.key, plain)
             if made_early and not deferred:
                 iter(self._fit._data_fetcher)  # now that positions are known
 
@@ -564,6 +564,7 @@ class TrainerAdapter:
         if state.rank["gradients"] is not None:
             apply_gradients(dict(module.named_parameters()), state.rank["gradients"])
         self._apply_trainer_state(state.training["trainer"])
+        apply_averaging(trainer, state.rank["averaging"])
         self._outputs.mend(state.rank["outputs"], shows=not self._is_over)
         if (inexact := self.embedding.reopen_epoch()) is not None:
             warnings.warn(inexact, stacklevel=2)
@@ -581,6 +582,10 @@ class TrainerAdapter:
     def _boundary(self, boundary: Callable[[Progress], bool]) -> None:
         if boundary(dataclasses.replace(self.progress(), is_last=is_last(self.trainer))):
             self.stop()
+
+    def _setup_validation(self, plain: Callable[[], None]) -> None:
+        set_up_validation(self._fit, self._loaders.key, plain)
+        self._prepare_validation()
 
     def _prepare_validation(self) -> None:
         combined = self._epoch.val_loop._combined_loader

@@ -15,9 +15,16 @@ import numpy as np
 import outputs
 import torch
 import torchmetrics
-from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    EMAWeightAveraging,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.loggers.logger import Logger
-from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
+from lightning.pytorch.plugins.precision import MixedPrecision
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, WeightedRandomSampler
 
 from lightning_resume import Changes, Keep, ResumeCallback, SaveEvery
 
@@ -96,13 +103,16 @@ class Net(L.LightningModule):
             step=self.global_step,
             ids=batch["id"].tolist(),
             x=batch["x"].tolist(),
-            lr=[group["lr"] for group in self.trainer.optimizers[0].param_groups],
+            lr=[float(group["lr"]) for optimizer in self.trainer.optimizers for group in optimizer.param_groups],
             loss=loss.item(),
+            scaler=self.trainer.precision_plugin.state_dict(),
         )
         if self.automatic_optimization:
             return loss
         optimizer = self.optimizers()
         self.manual_backward(loss)
+        if not self.job.options.get("manual"):
+            return None
         if (batch_idx + 1) % 2 == 0:  # so every other boundary lies inside a window that Lightning knows nothing of
             optimizer.step()
             optimizer.zero_grad()
@@ -160,6 +170,64 @@ class Tuned(Net):
             BatchSizeFinder(max_trials=3),
             LearningRateFinder(num_training_steps=14, early_stop_threshold=None),
         ]
+
+
+class Gan(Net):
+    """Two optimizers that step at different times, with a scheduler each."""
+
+    def __init__(self, job: harness.Job) -> None:
+        super().__init__(job)
+        self.automatic_optimization = False
+        self.other = torch.nn.Linear(3, 7)
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        super().training_step(batch, batch_idx)
+        by_own, by_other = self.optimizers()
+        schedules = self.lr_schedulers()
+        if (batch_idx + 1) % 3 == 0:
+            by_other.zero_grad()
+            self.manual_backward(self.layers(self.other(torch.randn(4, 3))).mean())
+            by_other.step()
+            schedules[1].step()
+        if (batch_idx + 1) % 2 == 0:
+            by_own.step()
+            by_own.zero_grad()
+            schedules[0].step()
+
+    def configure_optimizers(self) -> Any:
+        by_own = torch.optim.Adam(self.layers.parameters(), 0.01, betas=(0.0, 0.9))
+        by_other = torch.optim.SGD(self.other.parameters(), 0.01, momentum=0.9)
+        kinds = torch.optim.lr_scheduler
+        return [by_own, by_other], [kinds.CosineAnnealingLR(by_own, 20), kinds.StepLR(by_other, 2, 0.9)]
+
+
+class Normed(Net):
+    """With a batch norm, and one schedule by the epoch: what averaging callbacks ask for."""
+
+    def __init__(self, job: harness.Job) -> None:
+        super().__init__(job)
+        self.layers.insert(1, torch.nn.BatchNorm1d(job.options.get("width", 8)))
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), 0.05, momentum=0.9)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)]
+
+
+class Overflowing(Net):
+    """The gradients of some batches are infinite, so that a scaler skips their steps."""
+
+    def on_after_backward(self) -> None:
+        if self.num_batches_done in (0, 3, 4, 9):
+            next(self.parameters()).grad.fill_(float("inf"))
+
+
+class Compiled(Net):
+    def __init__(self, job: harness.Job) -> None:
+        super().__init__(job)
+        self.layers = torch.compile(self.layers, backend="aot_eager")
+
+
+MODULES = {"plain": Net, "gan": Gan, "normed": Normed, "overflowing": Overflowing, "compiled": Compiled}
 
 
 class Records(Logger):
@@ -227,6 +295,9 @@ def train_loaders(job: harness.Job) -> Any:
         sampler = WeightedRandomSampler([1.0 + i for i in range(job.num_samples)], job.num_samples)
         return DataLoader(data, job.batch_size, sampler=sampler, **common)
     shuffled = DataLoader(data, job.batch_size, shuffle=True, **common)
+    if kind == "nested":
+        parts = ConcatDataset([Subset(data, range(12)), Subset(Subset(data, range(8, 20)), range(4, 12))])
+        return DataLoader(parts, job.batch_size, shuffle=True, **common)
     if kind == "two":  # the shorter one is cycled
         return {"long": shuffled, "short": DataLoader(Augmented(job, 6, "short"), 3, shuffle=True, **common)}
     return shuffled
@@ -236,10 +307,16 @@ def loaders(job: harness.Job) -> tuple[Any, DataLoader]:
     return train_loaders(job), DataLoader(Augmented(job, 4, "val"), 2, num_workers=job.workers and 1)
 
 
+OTHERS = {
+    "scheduled windows": lambda: GradientAccumulationScheduler({0: 1, 1: 2, 2: 3}),
+    "swa": lambda: StochasticWeightAveraging(0.1, swa_epoch_start=2, annealing_epochs=2),
+    "ema": lambda: EMAWeightAveraging(decay=0.9, update_every_n_steps=2),
+}
+
+
 def callbacks(job: harness.Job) -> list[L.Callback]:
-    others = [GradientAccumulationScheduler({0: 1, 1: 2, 2: 3})] if job.options.get("scheduled_windows") else []
+    others = [OTHERS[name]() for name in job.options.get("others", ())] + outputs.callbacks(job)
     others += [getattr(L.callbacks, name)(**given) for name, given in job.options.get("stock", {}).items()]
-    others += outputs.callbacks(job)
     if not job.plugin:
         return others
     if "saver" in job.options:  # Lightning's own checkpoints, and no directory
@@ -262,7 +339,8 @@ def run(job: harness.Job) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
     torch.set_num_threads(1)
     L.seed_everything(job.seed, verbose=False)
-    net = Tuned(job) if job.script == "tuned" else Net(job)
+    net = Tuned(job) if job.script == "tuned" else MODULES[job.options.get("module", "plain")](job)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
     arguments = {
         "max_epochs": job.epochs,
         "accelerator": "cpu",
@@ -274,6 +352,7 @@ def run(job: harness.Job) -> None:
         "enable_checkpointing": "saver" in job.options,
         "num_sanity_val_steps": 1,
         "default_root_dir": job.root,
+        "plugins": [MixedPrecision("16-mixed", "cpu", scaler=scaler)] if job.options.get("scaler") else None,
     }
     arguments |= outputs.arguments(job) | job.options.get("trainer", {})
     trainer = L.Trainer(**arguments, callbacks=callbacks(job))

@@ -9,7 +9,7 @@ import lightning.pytorch as L
 import pytest
 import torch
 from harness import digest
-from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
+from lightning.pytorch.callbacks import ModelCheckpoint, ModelPruning
 from small import Net, make_loader
 
 from lightning_resume import Changes, Keep, ResumeCallback, SaveEvery
@@ -237,5 +237,5 @@ def test_two_callbacks_are_refused(tmp_path, fit):
 
 
 def test_callbacks_whose_state_is_not_restored_yet_are_refused(fit):
-    with pytest.raises(ResumeError, match="StochasticWeightAveraging"):
-        fit(callbacks=[StochasticWeightAveraging(1e-2)])
+    with pytest.raises(ResumeError, match="ModelPruning"):
+        fit(callbacks=[ModelPruning("l1_unstructured")])

@@ -24,6 +24,7 @@ ENDS = {
     },
     "time": {"stock": {"Timer": {"duration": {"microseconds": 1}}}},
     "an averaged model": {"trainer": {"max_epochs": 1}, "stock": {"WeightAveraging": {}}},
+    "an epoch for batch norms": {"module": "normed", "others": ["swa"]},
 }
 
 

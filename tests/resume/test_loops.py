@@ -18,7 +18,7 @@ KINDS = {
     "own batch sampler": {"loader": "batches"},
     "own batch sampler with a counter": {"loader": "numbered"},
     "an epoch that is left early": {"leave_at": 3},
-    "windows that grow": {"scheduled_windows": True},
+    "windows that grow": {"others": ["scheduled windows"]},
     "gradients of zeros": {"zeros": True},
     "a generator of the module's own": {"noise": True},
     "unknown length": {"loader": "unsized"},
@@ -54,4 +54,38 @@ def test_each_kind_of_loop_goes_on_exactly(tmp_path, kind):
         saved = cut - done % window if done else cut
         kill_at(first, cut, saved=0 if kind == "windows that grow" else saved, in_epoch_end=at_end)
         second = first.but(name=f"second-{cut}", seed=50 + cut, workers=0)
+        assert_tail(reference, train(second), second)
+
+
+DEEP = {
+    "an optimizer that waits for another": ({"module": "gan"}, [3, 4]),
+    "a scaler that skips steps": ({"module": "overflowing", "scaler": True}, [1, 4]),
+    "weights averaged over epochs": ({"module": "normed", "others": ["swa"]}, [7, 13, 17]),
+    "weights averaged over steps": ({"module": "normed", "others": ["ema"]}, [6]),
+    "a compiled module": ({"module": "compiled"}, [3]),
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_what_lies_deep_in_a_loop_goes_on_exactly(tmp_path, kind):
+    options, cuts = DEEP[kind]
+    first = Job(str(tmp_path), "first", str(tmp_path / "ckpt"), options=options, save_steps=None, keep=99)
+    whole = first.but(name="reference", directory=str(tmp_path / "reference"))
+    reference = whole, train(whole)
+    for cut in cuts:
+        killed = first.but(name=f"first-{cut}", directory=str(tmp_path / f"ckpt-{cut}"), workers=cut % 2)
+        kill_at(killed, cut)
+        second = killed.but(name=f"second-{cut}", seed=50 + cut, workers=0)
+        assert_tail(reference, train(second), second)
+
+
+def test_a_window_of_four_goes_on_from_its_start_wherever_it_is_cut(tmp_path):
+    options = {"trainer": {"accumulate_grad_batches": 4, "max_epochs": 2}}
+    first = Job(str(tmp_path), "first", str(tmp_path / "ckpt"), num_samples=24, options=options, save_steps=None)
+    whole = first.but(name="reference", directory=str(tmp_path / "reference"))
+    reference = whole, train(whole)
+    for cut in range(1, 9):  # windows of 4 and 2 batches in each epoch
+        killed = first.but(name=f"first-{cut}", directory=str(tmp_path / f"ckpt-{cut}"))
+        kill_at(killed, cut, saved={4: 4, 5: 4}.get(cut, 0 if cut < 4 else 6))
+        second = killed.but(name=f"second-{cut}", seed=50 + cut)
         assert_tail(reference, train(second), second)
