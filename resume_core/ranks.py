@@ -104,14 +104,19 @@ class Ranks:
         """The value of rank 0, on every rank; see `agree`. What the others pass is not looked at."""
         return self.agree(what, value if self.is_first else None, lambda values: values[0])
 
-    def part(self) -> None:
-        """The last meeting is over. Rank 0 stays until all have read its decision: the store may go with it.
+    def part(self, timeout_s: float | None = None) -> None:
+        """The last meeting is over. Rank 0 stays until all have read its decision: the store goes with it.
+
+        Args:
+            timeout_s: how long, if not as long as at a meeting.
 
         Raises:
             ResumeError: a rank did not come in time; names it.
         """
-        if self.size == 1:
+        if self.size == 1 or self._number == 0:
             return
+        if timeout_s is not None:
+            self._timeout_s = timeout_s
         if self.is_first:
             for rank in range(1, self.size):
                 self._get("the parting/0", str(rank), rank)

@@ -49,6 +49,8 @@ from resume_core.storage import Attempt, CheckpointRef, Lineage, open_store
 
 __all__ = ["Restored", "Session"]
 
+_PART_S = 10.0  # after an error, until the other ranks have heard of it
+
 
 class Session:
     """One attempt of a run.
@@ -425,7 +427,7 @@ class Session:
 
         Args:
             error: what ended it, None when it ran to its end. With one, a failed save is logged and not raised, and
-                other ranks are not waited for.
+                other ranks are waited for only as long as it takes them to hear of a refusal.
 
         Raises:
             SaveFailedError: the last save failed.
@@ -436,6 +438,9 @@ class Session:
         if error is None:
             outcome = self._ranks.agree("the end", outcome, merge)
             self._ranks.part()
+        else:
+            with contextlib.suppress(ResumeError, RuntimeError):
+                self._ranks.part(_PART_S)
         try:
             self._saves.conclude(outcome, strict=True)
         except ResumeError:

@@ -95,3 +95,23 @@ def test_a_message_can_be_left_without_a_meeting():
 def test_impossible_ranks_are_refused(rank, size, store):
     with pytest.raises(ValueError, match="rank"):
         Ranks(rank, size, store)
+
+
+def test_rank_0_stays_until_all_have_heard_of_a_refusal():
+    def refuse(ranks):
+        ranks.gather("a question", None)
+        ranks.part(5.0)
+
+    found, store = together(3, refuse)
+    assert found == [None] * 3
+    assert all(store.check([f"the parting/0/{rank}"]) for rank in (1, 2))
+
+
+def test_parting_ends_when_a_rank_is_gone():
+    def leave(ranks):
+        ranks.gather("a question", None)
+        if ranks.is_first:
+            ranks.part(0.2)
+
+    found, _ = together(2, leave)
+    assert "waited 0 s for rank 1" in str(found[0])
