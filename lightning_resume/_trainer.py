@@ -1,6 +1,7 @@
-"""Every touch of the Trainer's internals that no other module here has made its own.
+"""A Trainer's fit, taken over: what is shadowed, captured and applied, in which order.
 
-`_loaders`, `_hooks`, `_results`, `_averaging` and `_ddp` have theirs.
+Each kind of state has a module of its own beside this one (``_data``, ``_loops``, ``_results``, ``_averaging``,
+``_outputs``, ``_tuners``, ``_ddp``, ``_embedding``), which lists the internals that it uses.
 
 Internals used (Lightning 2.6): ``trainer.fit_loop`` with its ``epoch_loop`` and ``val_loop``,
 ``trainer._checkpoint_connector``, ``trainer._logger_connector`` and ``trainer.strategy``. Methods are shadowed on the
@@ -17,13 +18,11 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from lightning_resume._averaging import (
     WEIGHTS_BESIDE_THE_AVERAGE,
@@ -32,42 +31,30 @@ from lightning_resume._averaging import (
     take_back_last_epoch,
 )
 from lightning_resume._callbacks import model_checkpoints
+from lightning_resume._data import Data
 from lightning_resume._ddp import BucketLayout, ranks_of
+from lightning_resume._description import describe, refuse_new_shapes, shapes, size_bytes
 from lightning_resume._embedding import Embedding, state_of
-from lightning_resume._ending import clear_restart, ending, is_last, limits, time_is_up
-from lightning_resume._hooks import asking_for_training, set_up_training, set_up_validation
-from lightning_resume._loaders import TrainLoaders, attach
+from lightning_resume._ending import clear_restart, ending, is_last, limits
+from lightning_resume._loops import apply_marks, capture_marks, hparam_keys, hyper_parameters, versioned
 from lightning_resume._outputs import Outputs
 from lightning_resume._package import package_of
 from lightning_resume._place import names_a_file
-from lightning_resume._results import apply_connector, apply_results, capture_connector, capture_results
+from lightning_resume._results import apply_results, capture_results
+from lightning_resume._shadows import Shadows
 from lightning_resume._tuners import Findings, finders, tuning_method
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
 from resume_core.capture.gradients import apply_gradients, capture_gradients
 from resume_core.capture.modules import apply_modules, capture_modules
 from resume_core.capture.optimizer import place_optimizer_state
-from resume_core.capture.plain import plain
 from resume_core.capture.rng import apply_rng, capture_rng, preserved_rng
-from resume_core.capture.runconfig import (
-    describe_environment,
-    describe_hparams,
-    describe_loader,
-    describe_model,
-    describe_optimizers,
-    describe_schedulers,
-)
-from resume_core.errors import ResumeError, UnsupportedStateError
+from resume_core.errors import ResumeError
 from resume_core.state import Ending, Fact, Progress, State
 
 __all__ = ["TrainerAdapter"]
 
 _FRAMEWORKS = ("lightning.", "pytorch_lightning.", "lightning_resume.")
-_LAZY = "not initialised"
 _BACK_REFERENCES = ("trainer", "_trainer", "_fabric")
-_VALIDATION_SLOTS = 1000
-_TRAINER_FACTS = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision",
-                  "limit_train_batches", "overfit_batches", "reload_dataloaders_every_n_epochs")  # fmt: skip
-_TRAINER_INFO = ("max_epochs", "max_steps", "val_check_interval", "check_val_every_n_epoch", "limit_val_batches")
 
 
 class TrainerAdapter:
@@ -90,23 +77,18 @@ class TrainerAdapter:
         self._outputs = Outputs(trainer)
         self._hooks: dict[str, Callable[..., Any]] = {}
         self._fit, self._epoch = trainer.fit_loop, trainer.fit_loop.epoch_loop
-        self._shadowed: list[tuple[Any, str]] = []
+        self._shadows = Shadows()
         self._logs_hparams: bool | None = None
         self._restored: State | None = None
         self._begun = False
         self._max_steps: int | None = None
         self.ranks = ranks_of(trainer.strategy)
-        self._loaders = self._new_loaders(key=0)
+        self._data = Data(trainer, self.ranks)
         self._buckets = BucketLayout(trainer.strategy)
         self._generators: tuple[Any, ...] | None = None  # searched once a fit
         self._shapes: dict[str, Any] = {}
-        self._peeked: Any = None
-        self._validation: list[Any] = []
         self.model_checkpoint_s: float | None = None
         self.embedding = Embedding(self)
-
-    def _new_loaders(self, key: int) -> TrainLoaders:
-        return TrainLoaders(key=key, epoch=lambda: int(self._fit.epoch_progress.current.processed), ranks=self.ranks)
 
     # ---- hooks
 
@@ -161,18 +143,18 @@ class TrainerAdapter:
     def _shadow(self) -> None:
         hooks = self._hooks
         connector, validation = self.trainer._checkpoint_connector, self._epoch.val_loop
-        self._after(self.trainer.strategy, "setup", lambda: self._ready(hooks["ready"]))
+        self._shadows.after(self.trainer.strategy, "setup", lambda: self._ready(hooks["ready"]))
         self.around(connector, "resume_start", self._resume_start)
-        self._after(connector, "restore_training_state", self._training_restored)
-        self._after(self._fit, "_load_combined_loader_states", lambda: self._loaders.watch(self._fit._combined_loader))
-        self.around(self._fit, "setup_data", lambda plain: self._setup_data(plain, hooks["early"]))
+        self._shadows.after(connector, "restore_training_state", self._training_restored)
+        self._shadows.after(self._fit, "_load_combined_loader_states", lambda: self._data.watch())
+        self.around(self._fit, "setup_data", lambda plain: self._data.set_up(plain, hooks["early"]))
         self.around(self._epoch, "reset", self._reset)
         self.around(
             self._epoch, "on_run_start", lambda plain, fetcher: self._run_start(plain, fetcher, hooks["first_fetch"])
         )
-        self._after(self._epoch, "on_advance_end", lambda: self._boundary(hooks["boundary"]))
-        self._after(self._fit, "on_run_end", lambda: hooks["finish"](self.progress(), ending(self.trainer)))
-        self.around(validation, "setup_data", self._setup_validation)
+        self._shadows.after(self._epoch, "on_advance_end", lambda: self._boundary(hooks["boundary"]))
+        self._shadows.after(self._fit, "on_run_end", lambda: hooks["finish"](self.progress(), ending(self.trainer)))
+        self.around(validation, "setup_data", lambda plain: self._data.set_up_validation(plain))
         self.around(validation, "run", self._validate)
         self.around(self.trainer, "save_checkpoint", self._timed_save)
         self._outputs.install(self.around)
@@ -182,35 +164,16 @@ class TrainerAdapter:
 
     def around(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """Shadow a method until `uninstall`: ``wrapper`` is called with the plain one and its arguments."""
-        plain = getattr(owner, name)
-
-        def shadow(*args: Any, **kwargs: Any) -> Any:
-            return wrapper(plain, *args, **kwargs)
-
-        setattr(owner, name, shadow)
-        self._shadowed.append((owner, name))
-
-    def _after(self, owner: Any, name: str, then: Callable[[], None]) -> None:
-        def wrapper(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            result = plain(*args, **kwargs)
-            then()
-            return result
-
-        self.around(owner, name, wrapper)
+        self._shadows.around(owner, name, wrapper)
 
     def uninstall(self) -> None:
         """Give the Trainer and its loaders back as they were."""
-        for owner, name in self._shadowed:
-            owner.__dict__.pop(name, None)
-        self._shadowed.clear()
+        self._shadows.remove()
         self._buckets.release()
         self._outputs.put_back()
         if self._logs_hparams is not None:
             self.trainer.enable_autolog_hparams, self._logs_hparams = self._logs_hparams, None
-        self._loaders.release()
-        for handle in filter(None, self._validation):
-            handle.release()
-        self._validation = []
+        self._data.release()
 
     def skip_training(self) -> None:
         """Let this fit end at once, in the state that was applied: no sanity check, no loop, nothing logged."""
@@ -250,22 +213,16 @@ class TrainerAdapter:
     @property
     def weights_bytes(self) -> int:
         """Size of what the module's ``state_dict`` holds."""
-        weights = self.trainer.strategy.lightning_module_state_dict().values()
-        return sum(w.numel() * w.element_size() for w in weights if isinstance(w, torch.Tensor) and not is_lazy(w))
+        return size_bytes(self.trainer.strategy.lightning_module_state_dict())
 
     @property
     def train_loaders(self) -> list[Any]:
         """What ``fit`` was given, or its hook returned, flattened; known after `prepare`."""
-        kind = self._package.CombinedLoader
-        combined = self._peeked if isinstance(self._peeked, kind) else kind(self._peeked)
-        return list(combined.flattened)
+        return self._data.flattened
 
     def prepare(self, key: int) -> None:
         """Ask for the train loaders, once."""
-        self._loaders.key = key
-        if self._peeked is None:
-            with asking_for_training(self._fit, key):
-                self._peeked = self._package._request_dataloader(self._fit._data_source)
+        self._data.ask(key)
 
     def preamble(self) -> dict[str, Any]:
         """Where the run logs, and what its finders have found."""
@@ -273,19 +230,10 @@ class TrainerAdapter:
 
     def describe(self) -> dict[str, Fact]:
         """Seed, loaders, optimizers, schedulers, model and Trainer arguments; see `resume_core.capture.describe`."""
-        trainer, module = self.trainer, self.trainer.lightning_module
-        facts = {"seed": self._seed, "world_size": Fact(self.ranks.size)}
-        facts |= {name: Fact(plain(getattr(trainer, name, None))) for name in _TRAINER_FACTS}
-        facts |= {name: Fact(plain(getattr(trainer, name, None)), "info") for name in _TRAINER_INFO}
-        for place, loader in enumerate(self.train_loaders):
-            facts |= describe_loader(loader, prefix=f"data.{place}")
-        facts |= describe_optimizers(trainer.optimizers)
-        facts |= describe_schedulers([config.scheduler for config in trainer.lr_scheduler_configs])
-        weights = trainer.strategy.lightning_module_state_dict()
-        self._shapes = _shapes(weights)
-        facts |= describe_model(weights)
-        facts |= describe_hparams(dict(module.hparams))
-        return facts | describe_environment()
+        weights = self.trainer.strategy.lightning_module_state_dict()
+        self._shapes = shapes(weights)
+        facts = describe(self.trainer, self.train_loaders, weights)
+        return {"seed": self._seed, "world_size": Fact(self.ranks.size), **facts}
 
     def progress(self) -> Progress:
         """Where training stands, read from the loops' counters."""
@@ -304,8 +252,8 @@ class TrainerAdapter:
         with preserved_rng():  # on_save_checkpoint hooks may draw
             checkpoint = self.trainer._checkpoint_connector.dump_checkpoint(False)
         model = checkpoint.pop("state_dict")
-        self._refuse_new_shapes(model)
-        info = {name: checkpoint.pop(name) for name in _hparam_keys(self.trainer) if name in checkpoint}
+        refuse_new_shapes(self._shapes, model)
+        info = {name: checkpoint.pop(name) for name in hparam_keys(self.trainer) if name in checkpoint}
         pieces = self.pieces(int(self._epoch.batch_progress.current.completed), rng, logs=True)
         training = {"checkpoint": checkpoint, **pieces["training"]}
         return State(model=model, training=training, rank=pieces["rank"], info=info)
@@ -322,7 +270,7 @@ class TrainerAdapter:
         """
         rank = {
             "rng": capture_rng() if rng is None else rng,
-            "loaders": self._loaders.state(num_batches),
+            "loaders": self._data.train.state(num_batches),
             "results": capture_results(self._epoch._results),
             "modules": capture_modules(self.trainer.lightning_module),
             "averaging": capture_averaging(self.trainer),
@@ -330,29 +278,28 @@ class TrainerAdapter:
             "generators": capture_generators(self._generators or ()),
             "outputs": self._outputs.capture(logs=logs),
         }
-        return {"training": {"trainer": self._trainer_state()}, "rank": rank}
+        training = {"trainer": capture_marks(self.trainer), "buckets": self._buckets.state()}
+        return {"training": training, "rank": rank}
 
     def apply(self, state: State) -> None:
         """Load modules and callbacks now; Lightning loads loops and optimizers next; the rest at the first fetch."""
-        self._restored = state
+        self._restored, module = state, self.trainer.lightning_module
         connector, checkpoint = self.trainer._checkpoint_connector, dict(state.training["checkpoint"])
         if WEIGHTS_BESIDE_THE_AVERAGE in checkpoint:
-            checkpoint[WEIGHTS_BESIDE_THE_AVERAGE] = self._versioned(checkpoint[WEIGHTS_BESIDE_THE_AVERAGE])
+            checkpoint[WEIGHTS_BESIDE_THE_AVERAGE] = versioned(
+                self.trainer.lightning_module, checkpoint[WEIGHTS_BESIDE_THE_AVERAGE]
+            )
         connector._loaded_checkpoint = {
-            **_hyper_parameters(self.trainer),  # for hooks that read them; those of this run, as nothing else changed
-            "state_dict": self._versioned(state.model),
+            **hyper_parameters(self.trainer),  # for hooks that read them; those of this run, as nothing else changed
+            "state_dict": versioned(module, state.model),
             **checkpoint,
         }
         connector.restore_model()
         connector.restore_datamodule()
         connector.restore_callbacks()
         self._outputs.apply(state.rank["outputs"])
-        self._loaders.seek(state.rank["loaders"])
-        self._epoch.val_loop._last_val_dl_reload_epoch = state.training["trainer"]["val_reload_epoch"]
-        if self.trainer.reload_dataloaders_every_n_epochs:
-            epoch = state.training["trainer"]["train_reload_epoch"]
-            with asking_for_training(self._fit, self._loaders.key, epoch):
-                self._peeked = self._package._request_dataloader(self._fit._data_source)
+        reloads = bool(self.trainer.reload_dataloaders_every_n_epochs)
+        self._data.seek(state.rank["loaders"], state.training["trainer"], reloads=reloads)
         if (point := state.training.get("point")) is not None:
             self.embedding.expect(point, state)
         rest, step = self.embedding.rest, state.training["checkpoint"]["global_step"]
@@ -366,28 +313,6 @@ class TrainerAdapter:
         checkpoint, connector._loaded_checkpoint = connector._loaded_checkpoint, {}
         return state_of(checkpoint, point, pieces)
 
-    def _versioned(self, weights: Mapping[str, torch.Tensor]) -> OrderedDict[str, torch.Tensor]:
-        """With the versions of the modules, without which some convert the weights as if from an old release."""
-        versioned = OrderedDict(weights)
-        versioned._metadata = getattr(self.trainer.lightning_module.state_dict(), "_metadata", {})  # type: ignore[attr-defined]
-        return versioned
-
-    def _refuse_new_shapes(self, weights: Mapping[str, Any]) -> None:
-        before, now = self._shapes, _shapes(weights)
-        changed = before.keys() ^ now.keys() | {
-            name for name in before.keys() & now.keys() if before[name] != now[name]
-        }
-        changed = {
-            name for name in changed if before.get(name) is not _LAZY
-        }  # a lazy module takes its shape on loading
-        if changed:
-            name = min(changed)
-            raise UnsupportedStateError(
-                f"model.{name} has appeared, gone or changed its shape since training began, so a new process could "
-                "not load it; give buffers their final shape in __init__, or keep them out with persistent=False",
-                path=f"model.{name}",
-            )
-
     @property
     def model_checkpoints(self) -> list[Any]:
         """All of the Trainer's, in their order."""
@@ -396,18 +321,6 @@ class TrainerAdapter:
     def files_with(self, place: int, path: str) -> list[str] | None:
         """The files of one of `model_checkpoints`, with the one that is being written."""
         return self._outputs.files_with(place, path)
-
-    def _trainer_state(self) -> dict[str, Any]:
-        return {
-            "should_stop": self.trainer.should_stop,
-            "buckets": self._buckets.state(),
-            "time_is_up": time_is_up(self.trainer),
-            "accumulate_grad_batches": self.trainer.accumulate_grad_batches,
-            "batches_that_stepped": self._epoch._batches_that_stepped,
-            "train_reload_epoch": self._fit._last_train_dl_reload_epoch,
-            "val_reload_epoch": self._epoch.val_loop._last_val_dl_reload_epoch,
-            "connector": capture_connector(self.trainer._logger_connector),
-        }
 
     def _open_gradients(self) -> dict[str, torch.Tensor] | None:
         """Gradients that something may still read; None when Lightning clears them before the next backward."""
@@ -446,12 +359,12 @@ class TrainerAdapter:
         for finder in known:
             self._findings.put_back(finder, self.trainer)
         if known:
-            self._forget_loaders()  # they may depend on what was found
+            self._data.forget()  # they may depend on what was found
         ready()
         if self._restored is not None:
-            self._buckets.apply(self._restored.training["trainer"]["buckets"])
+            self._buckets.apply(self._restored.training.get("buckets"))
         self._buckets.watch()
-        self._loaders.deferred = False
+        self._data.train.deferred = False
 
     def _tune(self, plain: Callable[..., None], finder: Any) -> None:
         """Let ``finder`` tune a new run, on the Trainer as Lightning made it."""
@@ -470,41 +383,14 @@ class TrainerAdapter:
     @contextmanager
     def _suspended(self) -> Iterator[None]:
         self.uninstall()
-        self._forget_loaders()  # if they were asked for early, their iterators wait for the run to begin
+        self._data.forget()  # if they were asked for early, their iterators wait for the run to begin
         try:
             yield
         finally:
-            self._forget_loaders()
-            self._loaders.deferred = False
+            self._data.forget()
+            self._data.train.deferred = False
             self._shadow()
             self._buckets.watch()
-
-    def _forget_loaders(self) -> None:
-        """Ask for the loaders anew when they are next needed."""
-        self._loaders.release()
-        self._loaders = self._new_loaders(self._loaders.key)
-        self._peeked = self._fit._combined_loader = self._epoch.val_loop._combined_loader = None
-
-    def _setup_data(self, plain: Callable[[], None], early: Callable[[], None]) -> None:
-        deferred = self._loaders.deferred
-        if deferred:
-            early()
-        if self._fit._combined_loader is None:
-            self._with_peeked(plain)
-        else:
-            made_early = self._fit._data_fetcher is not None and self._loaders.is_waiting
-            set_up_training(self._fit, self._loaders.key, plain)
-            if made_early and not deferred:
-                iter(self._fit._data_fetcher)  # now that positions are known
-
-    def _with_peeked(self, plain: Callable[[], None]) -> None:
-        """Let Lightning set up the loaders that `prepare` has asked for already."""
-        source = self._fit._data_source
-        self._fit._data_source = self._package._DataLoaderSource(self._peeked, source.name)
-        try:
-            plain()
-        finally:
-            self._fit._data_source = source
 
     def _reset(self, plain: Callable[[], None]) -> None:
         with warnings.catch_warnings():
@@ -518,7 +404,7 @@ class TrainerAdapter:
         if restored is not None:
             self._mend(restored)
         plain(fetcher)
-        self._loaders.count_from(int(self._epoch.batch_progress.current.processed))
+        self._data.train.count_from(int(self._epoch.batch_progress.current.processed))
         if restored is not None:
             self._outputs.put_back()
             self._apply_rng(restored)
@@ -563,41 +449,15 @@ class TrainerAdapter:
         apply_results(self._epoch._results, state.rank["results"], module, trainer.strategy.reduce)
         if state.rank["gradients"] is not None:
             apply_gradients(dict(module.named_parameters()), state.rank["gradients"])
-        self._apply_trainer_state(state.training["trainer"])
+        apply_marks(trainer, state.training["trainer"], goes_on=self._goes_on)
         apply_averaging(trainer, state.rank["averaging"])
         self._outputs.mend(state.rank["outputs"], shows=not self._is_over)
         if (inexact := self.embedding.reopen_epoch()) is not None:
             warnings.warn(inexact, stacklevel=2)
 
-    def _apply_trainer_state(self, saved: Mapping[str, Any]) -> None:
-        # a time limit that was raised since does not stop this run
-        in_time = saved["time_is_up"] and not time_is_up(self.trainer)
-        self.trainer.should_stop = saved["should_stop"] and not in_time and not self._goes_on
-        self.trainer.accumulate_grad_batches = saved["accumulate_grad_batches"]
-        self._epoch._batches_that_stepped = saved["batches_that_stepped"]
-        self._fit._last_train_dl_reload_epoch = saved["train_reload_epoch"]
-        self._epoch.val_loop._last_val_dl_reload_epoch = saved["val_reload_epoch"]
-        apply_connector(self.trainer._logger_connector, saved["connector"])
-
     def _boundary(self, boundary: Callable[[Progress], bool]) -> None:
         if boundary(dataclasses.replace(self.progress(), is_last=is_last(self.trainer))):
             self.stop()
-
-    def _setup_validation(self, plain: Callable[[], None]) -> None:
-        set_up_validation(self._fit, self._loaders.key, plain)
-        self._prepare_validation()
-
-    def _prepare_validation(self) -> None:
-        combined = self._epoch.val_loop._combined_loader
-        if combined is None:
-            return
-        self._validation = attach(
-            combined.flattened, key=self._loaders.key, first_slot=_VALIDATION_SLOTS, ranks=self.ranks
-        )
-        for handle in filter(None, self._validation):
-            if self._loaders.holds(handle):
-                continue  # one loader for both: training decides where it stands
-            handle.begin(int(self._epoch.batch_progress.total.completed))
 
     def _validate(self, plain: Callable[[], Any]) -> Any:
         with preserved_rng():  # what validation draws must not move training
@@ -608,24 +468,3 @@ class TrainerAdapter:
         result = plain(*args, **kwargs)
         self.model_checkpoint_s = time.perf_counter() - start
         return result
-
-
-def _shapes(weights: Mapping[str, Any]) -> dict[str, Any]:
-    tensors = {name: value for name, value in weights.items() if isinstance(value, torch.Tensor)}
-    return {name: _LAZY if is_lazy(value) else value.shape for name, value in tensors.items()}
-
-
-def _with_hparams(trainer: Any) -> Iterator[Any]:
-    yield from (owner for owner in (trainer.lightning_module, trainer.datamodule) if owner is not None)
-
-
-def _hparam_keys(trainer: Any) -> Iterator[str]:
-    """The keys of a Lightning checkpoint that hold hyper-parameters: kept for people, never restored."""
-    for owner in _with_hparams(trainer):
-        yield owner.CHECKPOINT_HYPER_PARAMS_KEY
-        yield owner.CHECKPOINT_HYPER_PARAMS_NAME
-        yield owner.CHECKPOINT_HYPER_PARAMS_TYPE
-
-
-def _hyper_parameters(trainer: Any) -> dict[str, Any]:
-    return {owner.CHECKPOINT_HYPER_PARAMS_KEY: dict(owner.hparams) for owner in _with_hparams(trainer) if owner.hparams}

@@ -1,13 +1,17 @@
 """Ways to train: what steps when, in which precision, on what kind of model; resumed where each can go wrong."""
 
 import itertools
+import time
 
 import pytest
 import torch
+from lightning.pytorch.loops import evaluation_loop, fit_loop, training_epoch_loop
 from lightning.pytorch.plugins.precision import MixedPrecision
 from replay import Model, Parts, features, replay
 from small import make_loader
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, ReduceLROnPlateau, StepLR
+
+from lightning_resume import _loops
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:lightning.*", "ignore::UserWarning:torch.optim.*")
 
@@ -232,3 +236,34 @@ class Quiet(Model):
 
 def test_a_module_that_was_compiled_as_a_whole_goes_on(tmp_path):
     replay(tmp_path, lambda: Parts(torch.compile(Quiet(), backend="eager"), data(validate=False)), [5])
+
+
+def test_validation_by_the_clock_is_as_long_ago_as_it_was(tmp_path, monkeypatch):
+    class Clock:
+        """Stands in for ``time`` in the loops: a batch takes a second, and a resumed process began at another time."""
+
+        now_s = 0.0
+
+        def __getattr__(self, name):
+            return getattr(time, name)
+
+        def monotonic(self):
+            return self.now_s
+
+    clock = Clock()
+    for module in (training_epoch_loop, evaluation_loop, fit_loop, _loops):
+        monkeypatch.setattr(module, "time", clock)
+
+    class Timed(Model):
+        def on_fit_start(self):
+            clock.now_s = clock.now_s * 3 + 1000.25
+
+        def training_step(self, batch, batch_idx):
+            clock.now_s += 1
+            return super().training_step(batch, batch_idx)
+
+    def build():
+        return Parts(Timed(), data(24), {"val_check_interval": {"seconds": 4}, "check_val_every_n_epoch": None})
+
+    whole, _ = replay(tmp_path, build, [1, 3, 4, 5, 6, 7, 11])
+    assert len([event for event in whole.events if event[0] == "validation end"]) == 5  # the sanity check too
