@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from measures.memory import drop_cache, extra_bytes, fill_cache
-from measures.peers import PEERS, Peer
+from measures.peer import Peer
+from measures.peers import PEERS
 from measures.report import Comparison
 from measures.rounds import Found, Way, opened, parse_args, run
 from measures.states import GIB, Live

@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from measures.memory import extra_bytes
-from measures.peers import PEERS, ExactResume, Peer, Times, TorchMmap
+from measures.peer import Peer, Times
+from measures.peers import PEERS, ExactResume, TorchMmap
 from measures.report import Comparison
 from measures.rounds import Found, Way, opened, parse_args, run
 from measures.states import GIB, Live

@@ -7,108 +7,23 @@ import os
 import shutil
 import threading
 import time
-import warnings
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import torch
 
+from measures.dcp import Dcp, DcpAsync, DcpAsyncCached, DcpProcess, DcpProcessCached
 from measures.memory import sync_tree
+from measures.peer import DEADLINE_S, Peer
 from measures.states import Live
-from resume_core.checkpointer import Checkpointer
+from resume_core.checkpointer import Checkpointer, Pending
 from resume_core.state import State
-from resume_core.storage import CheckpointSlots, Lineage, open_store, read_manifest
+from resume_core.storage import CheckpointSlots, Lineage, Slot, open_store, read_manifest
 from resume_core.writer import Writer
 
-DEADLINE_S = 300.0  # of one save; a peer that needs longer hangs
 ARENA_THREAD = "exact-resume-arena"
-
-
-class Times(NamedTuple):
-    """Of one save: seconds that training waits, and seconds until every byte is on the disk."""
-
-    blocking_s: float
-    durable_s: float
-
-
-class Peer:
-    """One way to save and restore.
-
-    Args:
-        live: what is trained; not changed by `start`, changed by `load`.
-        folder: exists and is empty; everything is written below it.
-
-    Raises:
-        ImportError: a package is not installed.
-    """
-
-    key: ClassVar[str]
-    """One word, for the command line."""
-
-    name: ClassVar[str]
-    """As the table of saving calls it."""
-
-    load_name: ClassVar[str] = ""
-    """As the table of restoring calls it; nothing where another peer loads the same files in the same way."""
-
-    in_background: ClassVar[bool] = False
-    """Whether training goes on before the files are written."""
-
-    syncs: ClassVar[bool] = False
-    """Whether a save that has ended is on the disk; the others' files are synced here, and that counts."""
-
-    def __init__(self, live: Live, folder: Path) -> None:
-        self.live, self.folder = live, folder
-        self.number = 0  # of the save that was started last
-
-    @property
-    def path(self) -> Path:
-        """Of the save that was started last."""
-        return self.folder / f"save-{self.number}"
-
-    def save(self, state: dict[str, Any]) -> Times:
-        """Save, with nothing else going on."""
-        start = time.perf_counter()
-        ended = self._begin(state)
-        blocking_s = time.perf_counter() - start
-        ended()
-        return Times(blocking_s, time.perf_counter() - start)
-
-    def save_beside(self, state: dict[str, Any], train: Callable[[Callable[[], bool]], float]) -> float:
-        """What ``train`` returns, which is called until it is told that the save is over."""
-        with ThreadPoolExecutor(1) as executor:
-            ended: Future[None] = executor.submit(self._begin(state))
-            found = train(ended.done)
-            ended.result()
-        return found
-
-    def _begin(self, state: dict[str, Any]) -> Callable[[], None]:
-        """The part that training waits for; returns the other one."""
-        self.number += 1
-        self.start(state)
-        return self._end
-
-    def _end(self) -> None:
-        self.finish()
-        if not self.syncs:
-            sync_tree(self.folder)
-
-    def start(self, state: dict[str, Any]) -> None:
-        """Do what training waits for."""
-        raise NotImplementedError
-
-    def finish(self) -> None:
-        """Wait until the last save is written."""
-
-    def load(self) -> None:
-        """Bring `live` to what was saved last."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Give back memory and processes."""
 
 
 class ExactResume(Peer):
@@ -134,9 +49,10 @@ class ExactResume(Peer):
     def start(self, state: dict[str, Any]) -> None:
         pending = self._checkpointer.stage(self._state(state), {"step": self.number})
         slot = self._slots.take(self.number)
-        self._writer.submit(
-            lambda: pending.write(self._store, slot, still_newest=lambda: self._lineage.check_newest(self._attempt))
-        )
+        self._writer.submit(lambda: self._write(pending, slot))
+
+    def _write(self, pending: Pending, slot: Slot) -> None:
+        pending.write(self._store, slot, still_newest=lambda: self._lineage.check_newest(self._attempt))
 
     def finish(self) -> None:
         self._writer.wait(DEADLINE_S)
@@ -208,87 +124,11 @@ class Safetensors(Peer):
                 tensor.copy_(file.get_tensor(name))
 
 
-class Dcp(Peer):
-    """torch.distributed.checkpoint, of one rank; it syncs its files and not their names."""
-
-    key, name, load_name = "dcp", "dcp.save", "dcp.load"
-
-    def __init__(self, live: Live, folder: Path) -> None:
-        super().__init__(live, folder)
-        import torch.distributed.checkpoint as dcp
-
-        self._dcp = dcp
-
-    def _writer(self) -> Any:
-        return self._dcp.FileSystemWriter(self.path, thread_count=2)
-
-    def start(self, state: dict[str, Any]) -> None:
-        self._dcp.save(state, storage_writer=self._writer(), no_dist=True)
-
-    def load(self) -> None:
-        self._dcp.load(self.live.state_dict(), checkpoint_id=self.path, no_dist=True)
-
-
-class DcpAsync(Dcp):
-    key, name, load_name, in_background = "dcp-thread", "dcp.async_save, thread", "", True
-    of_process: ClassVar[bool] = False
-    caches: ClassVar[bool] = False
-
-    def __init__(self, live: Live, folder: Path) -> None:
-        super().__init__(live, folder)
-        from torch.distributed.checkpoint import staging, state_dict_saver
-
-        kind = state_dict_saver.AsyncCheckpointerType
-        self._arguments: dict[str, Any] = {"async_checkpointer_type": kind.PROCESS if self.of_process else kind.THREAD}
-        if self.caches:  # no pinned memory, no thread of its own and no stream: those need a GPU
-            options = staging.StagingOptions(False, self.of_process, False, False)
-            self._arguments["async_stager"] = staging.DefaultStager(options)
-
-    def start(self, state: dict[str, Any]) -> None:
-        no_dist = not self.of_process
-        answer = self._dcp.async_save(state, storage_writer=self._writer(), no_dist=no_dist, **self._arguments)
-        self._written: Future[Any] = getattr(answer, "upload_completion", answer)
-
-    def finish(self) -> None:
-        self._written.result(DEADLINE_S)
-
-    def close(self) -> None:
-        if self.caches:
-            self._arguments.pop("async_stager").close()
-
-
-class DcpAsyncCached(DcpAsync):
-    key, name, caches = "dcp-thread-cached", "dcp.async_save, thread, cached staging", True
-
-
-class DcpProcess(DcpAsync):
-    key, name, of_process = "dcp-process", "dcp.async_save, process", True
-
-    def __init__(self, live: Live, folder: Path) -> None:
-        super().__init__(live, folder)
-        import torch.distributed as dist
-
-        os.environ["MASTER_ADDR"] = "127.0.0.1"  # the process is looked for under the host's name otherwise
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-
-    def close(self) -> None:
-        import torch.distributed as dist
-        from torch.distributed.checkpoint import _async_process_executor
-
-        super().close()
-        _async_process_executor._CHECKPOINT_PROCESS = None  # the last reference: it ends
-        dist.destroy_process_group()
-
-
-class DcpProcessCached(DcpProcess):
-    key, name, caches = "dcp-process-cached", "dcp.async_save, process, cached staging", True
-
-
 class Lightning(Peer):
     key, name, load_name = (
         "lightning",
         "Lightning Trainer.save_checkpoint",
-        "Lightning, as Trainer.fit(ckpt_path) loads",
+        "Lightning, as fit(ckpt_path=...) loads",
     )
 
     def __init__(self, live: Live, folder: Path) -> None:
@@ -304,7 +144,7 @@ class Lightning(Peer):
                 return live.optimizer
 
         logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-        quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
         trainer = Trainer(max_epochs=1, accelerator="cpu", devices=1, plugins=self._plugins(), **quiet)
         # as `fit` leaves it, without a fit: a step would need gradients, and a batch
         trainer.strategy.connect(Module())
@@ -366,9 +206,7 @@ class Torchsnapshot(Peer):
 
     def __init__(self, live: Live, folder: Path) -> None:
         super().__init__(live, folder)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import torchsnapshot
+        import torchsnapshot
 
         self._library = torchsnapshot
         self._app_state = {"model": live.module, "optimizer": live.optimizer}

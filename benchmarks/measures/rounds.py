@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from measures.peers import Peer
+from measures.peer import Peer
 from measures.report import Comparison, Row, load_average, machine, peak_rss_bytes
 from measures.states import QUICK_SIZES, SIZES, Live
 from measures.timing import run_rotated
@@ -68,14 +69,17 @@ def run(
     ways_of: Callable[[Live, Path], Mapping[str, Way]],
 ) -> None:
     """Measure all states; show and write the table."""
-    signal.signal(signal.SIGTERM, _leave)  # what was written is removed then, too
     about = {**machine(comparison.packages), "load_before": load_average()}
     rows: list[Row] = []
-    for state in args.states:
-        with tempfile.TemporaryDirectory(prefix=".benchmark-", dir=args.folder) as folder:
-            rows += _measure(state, args, ratios, partial(ways_of, folder=Path(folder)))
-        gc.collect()
-    comparison.print(rows)
+    before = signal.signal(signal.SIGTERM, _leave)  # what was written is removed then, too
+    try:
+        for state in args.states:
+            with tempfile.TemporaryDirectory(prefix=".benchmark-", dir=args.folder) as folder:
+                _measure(state, args, ratios, ways_of, Path(folder), rows)
+            gc.collect()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        comparison.print(rows)  # after an interruption, what there is
     if args.out is not None:
         about |= {"load_after": load_average(), "peak_rss_bytes": peak_rss_bytes()}
         comparison.write(rows, about, args.out)
@@ -87,23 +91,31 @@ def _leave(number: int, frame: Any) -> NoReturn:
 
 
 def _measure(
-    state: str, args: argparse.Namespace, ratios: Ratios, ways_of: Callable[[Live], Mapping[str, Way]]
-) -> list[Row]:
+    state: str,
+    args: argparse.Namespace,
+    ratios: Ratios,
+    ways_of: Callable[[Live, Path], Mapping[str, Way]],
+    folder: Path,
+    rows: list[Row],
+) -> None:
+    """Add the rows of one state."""
     live = Live((QUICK_SIZES if args.quick else SIZES)[state])
-    section, ways = live.describe(), dict(ways_of(live))
-    rows: dict[str, Row] = {}
+    section, ways = live.describe(), dict(ways_of(live, folder))
+    names: dict[str, Row] = {}
     for number in range(args.rounds):
         print(f"{section}, round {number + 1} of {args.rounds} ...", file=sys.stderr, flush=True)
         found = run_rotated({key: partial(_try, way, number) for key, way in ways.items()}, number)
-        _keep(section, {ways[key].name: found[key] for key in ways}, ratios, rows)
+        _keep(section, {ways[key].name: found[key] for key in ways}, ratios, names)
+        rows[:] = [row for row in rows if row.section != section] + list(names.values())
         ways = {key: way for key, way in ways.items() if not isinstance(found[key], Exception)}
-    return list(rows.values())
 
 
 def _try(way: Way, number: int) -> Found | Exception:
     gc.collect()
     try:
-        return way.measure(number)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of peers, about torch
+            return way.measure(number)
     except Exception as error:  # a peer that fails, in whatever manner, is left out from then on
         print(f"{way.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return error
@@ -113,10 +125,7 @@ def _keep(section: str, found: Mapping[str, Found | Exception], ratios: Ratios, 
     """Add one round to the rows."""
     values: dict[str, dict[str, float]] = {}
     for name, result in found.items():
-        if isinstance(result, Exception):
-            rows.setdefault(name, Row(section, name)).note = _reason(result)
-        else:
-            values |= {row: dict(columns) for row, columns in result.items()}
+        values |= {name: {}} if isinstance(result, Exception) else {row: dict(each) for row, each in result.items()}
     for ratio, column, yardstick in ratios:
         below = values.get(yardstick, {}).get(column)
         for name, columns in values.items():
@@ -124,6 +133,8 @@ def _keep(section: str, found: Mapping[str, Found | Exception], ratios: Ratios, 
                 columns[ratio] = columns[column] / below
     for name, columns in values.items():
         rows.setdefault(name, Row(section, name)).add(columns)
+        if isinstance(error := found.get(name), Exception):
+            rows[name].note = _reason(error)
 
 
 def _reason(error: Exception) -> str:
