@@ -50,10 +50,10 @@ class DcpAsync(Dcp):
     def start(self, state: dict[str, Any]) -> None:
         no_dist = not self.of_process
         answer = self._dcp.async_save(state, storage_writer=self._writer(), no_dist=no_dist, **self._arguments)
-        self._written: Future[Any] = getattr(answer, "upload_completion", answer)
+        self._written: list[Future[Any]] = [getattr(answer, "upload_completion", answer)]
 
     def finish(self) -> None:
-        self._written.result(DEADLINE_S)
+        self._written.pop().result(DEADLINE_S)  # not kept: it may hold what was staged
 
     def close(self) -> None:
         if self.caches:
