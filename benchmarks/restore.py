@@ -5,7 +5,7 @@
 All restore the same state in one process, in turn, round by round, each from files of its own; ratios are formed within
 a round, and only they mean anything elsewhere. Cold: the page cache was told to forget the files, and it is looked
 whether it did. Warm: they were read right before. The live tensors are erased first and compared afterwards.
-Takes some 15 minutes on two idle cores, 8 GiB of memory and 5 GiB of disk. Peers: `pip install -e '.[bench]'`; one
+Takes some 20 minutes on two idle cores, 10 GiB of memory and 5 GiB of disk. Peers: `pip install -e '.[bench]'`; one
 that is not installed is a row that says so.
 """
 

@@ -5,7 +5,7 @@
 All save the same state in one process, in turn, round by round; ratios are formed within a round, and only they mean
 anything elsewhere. In every round a peer is opened, saves once to have its memory and its processes, and is measured
 at the saves after that; its files are removed. What it does not sync itself is synced here, as part of its time.
-Takes some 25 minutes on two idle cores, 8 GiB of memory and 10 GiB of disk. Peers: `pip install -e '.[bench]'`; one
+Takes some 40 minutes on two idle cores, 12 GiB of memory and 10 GiB of disk. Peers: `pip install -e '.[bench]'`; one
 that is not installed is a row that says so.
 """
 

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from measures import sampler
@@ -23,6 +24,8 @@ def extra_bytes(call: Callable[[], object]) -> int:
     A process of its own looks, every few milliseconds: a thread would see nothing while a call keeps the interpreter.
     """
     gc.collect()
+    with suppress(AttributeError):  # what malloc keeps of earlier calls would pass for nothing taken
+        ctypes.CDLL(None).malloc_trim(0)
     command = [sys.executable, "-S", "-E", sampler.__file__, str(os.getpid())]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
