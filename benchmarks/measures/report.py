@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
 import resource
 import statistics
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,9 @@ from rich.table import Table
 
 COLUMNS = ("measure", "bound", "median", "min to max", "verdict")
 PACKAGES = ("torch", "lightning", "numpy")
-FORMATS = {"µs": "{:.1f} µs", "ms": "{:.1f} ms", "%": "{:.2f} %", "x": "{:.2f} x"}
+FORMATS = {"µs": "{:.1f} µs", "ms": "{:.1f} ms", "%": "{:.2f} %", "x": "{:.2f} x", "s": "{:.3f} s", "GiB": "{:.2f} GiB"}
 TABLE_WIDTH = 130  # also where the output goes to a file
+COMPARISON_WIDTH = 200  # one line a peer
 
 
 @dataclass(frozen=True)
@@ -62,17 +66,80 @@ class Measure:
         return {**fields, "median": self.median, "verdict": self.verdict, "rounds": self.rounds}
 
 
-def machine() -> dict[str, Any]:
+@dataclass
+class Row:
+    """One way to do a thing, in a table that compares several.
+
+    Attributes:
+        section: the heading it stands under.
+        name: of the way.
+        rounds: column to one value a round; a column may be missing.
+        note: why it has no values.
+    """
+
+    section: str
+    name: str
+    rounds: dict[str, list[float]] = field(default_factory=dict)
+    note: str = ""
+
+    def add(self, values: Mapping[str, float]) -> None:
+        """The values of one more round."""
+        for column, value in values.items():
+            self.rounds.setdefault(column, []).append(value)
+
+    def cells(self, columns: Columns) -> tuple[str, ...]:
+        """What stands under the name and the columns."""
+        texts = [_spread(unit, self.rounds.get(column, [])) for column, unit in columns.items()]
+        if not any(texts):
+            return self.name, self.note, *texts[1:]
+        return f"{self.name} ({self.note})" if self.note else self.name, *texts
+
+    def as_dict(self) -> dict[str, Any]:
+        medians = {column: statistics.median(values) for column, values in self.rounds.items()}
+        return {
+            "section": self.section,
+            "name": self.name,
+            "note": self.note,
+            "medians": medians,
+            "rounds": self.rounds,
+        }
+
+
+Columns = Mapping[str, str]
+"""Heading to unit, one of `FORMATS`."""
+
+
+def _spread(unit: str, values: list[float]) -> str:
+    """Median, and from the least to the greatest."""
+    if not values:
+        return ""
+    form = FORMATS[unit].format
+    median = form(statistics.median(values))
+    if len(values) == 1:
+        return median
+    least, greatest = (form(extreme).removesuffix(unit).strip() for extreme in (min(values), max(values)))
+    return f"{median} ({least} to {greatest})"
+
+
+def machine(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     """What the figures were measured on."""
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    found = {}
+    for name in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        **versions,
+        **found,
     }
+
+
+def versions(about: Mapping[str, Any], packages: Sequence[str]) -> str:
+    """Those of `machine`, as text."""
+    return ", ".join(f"{name} {about[name]}" for name in packages if name in about)
 
 
 def load_average() -> float:
@@ -103,12 +170,14 @@ def print_table(measures: list[Measure]) -> None:
     Console(width=TABLE_WIDTH).print(table)
 
 
-def _markdown(measures: list[Measure], about: dict[str, Any]) -> str:
-    where = f"{about['cpu']}, {about['cores']} cores; Python {about['python']}, " + ", ".join(
-        f"{name} {about[name]}" for name in PACKAGES
-    )
+def _circumstances(command: str, about: Mapping[str, Any], packages: Sequence[str]) -> str:
+    where = f"{about['cpu']}, {about['cores']} cores; Python {about['python']}, {versions(about, packages)}"
     load = f"Load average {about['load_before']} before and {about['load_after']} after the run."
-    lines = ["# What exact resume costs", "", f"`make bench`, {about['date']}, {where}. {load}", ""]
+    return f"`{command}`, {about['date']}, {where}. {load}"
+
+
+def _markdown(measures: list[Measure], about: dict[str, Any]) -> str:
+    lines = ["# What exact resume costs", "", _circumstances("make bench", about, PACKAGES), ""]
     lines += ["Medians of interleaved rounds, ours and the yardstick in turn. Rows without a bound only inform.", ""]
     lines += ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     section = ""
@@ -122,7 +191,55 @@ def _markdown(measures: list[Measure], about: dict[str, Any]) -> str:
 
 def write_files(measures: list[Measure], about: dict[str, Any], path: Path) -> None:
     """``path`` gets all rounds as JSON; the table as Markdown lies beside it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": about, "measures": [measure.as_dict() for measure in measures]}
+    _write(path, document, _markdown(measures, about))
+
+
+def _write(path: Path, document: dict[str, Any], markdown: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    path.with_suffix(".md").write_text(_markdown(measures, about), encoding="utf-8")
+    path.with_suffix(".md").write_text(markdown, encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table that compares several ways to do a thing, a section each state.
+
+    Attributes:
+        title: of the table.
+        command: that made it.
+        text: what must be known to read it.
+        columns: headings and units.
+        packages: whose versions matter.
+    """
+
+    title: str
+    command: str
+    text: str
+    columns: Columns
+    packages: Sequence[str]
+
+    def print(self, rows: Sequence[Row]) -> None:
+        """Show it on the terminal."""
+        table = Table("", *self.columns, title=self.title, width=COMPARISON_WIDTH)
+        for section, members in _by_section(rows):
+            table.add_section()
+            table.add_row(f"[bold]{section}")
+            for row in members:
+                table.add_row(*row.cells(self.columns))
+        Console(width=COMPARISON_WIDTH).print(table)
+
+    def write(self, rows: Sequence[Row], about: dict[str, Any], path: Path) -> None:
+        """``path`` gets all rounds as JSON; the table as Markdown lies beside it."""
+        lines = [f"# {self.title}", "", _circumstances(self.command, about, self.packages), "", self.text, ""]
+        for section, members in _by_section(rows):
+            lines += [f"## {section}", "", "| | " + " | ".join(self.columns) + " |"]
+            lines.append("|" + "---|" * (len(self.columns) + 1))
+            lines += ["| " + " | ".join(row.cells(self.columns)) + " |" for row in members]
+            lines.append("")
+        document = {"machine": about, "units": dict(self.columns), "rows": [row.as_dict() for row in rows]}
+        _write(path, document, "\n".join(lines))
+
+
+def _by_section(rows: Sequence[Row]) -> Iterator[tuple[str, Iterator[Row]]]:
+    return itertools.groupby(rows, key=lambda row: row.section)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -25,7 +27,7 @@ def in_turn(plain: Callable[[], float], ours: Callable[[], float], repeats: int)
     return sum_plain, sum_ours
 
 
-def run_rotated(runs: Mapping[str, Callable[[], float]], number: int) -> dict[str, float]:
+def run_rotated(runs: Mapping[str, Callable[[], _T]], number: int) -> dict[str, _T]:
     """The result of each, in an order that starts one further in every round ``number``."""
     names = list(runs)
     shift = number % len(names)

@@ -1,0 +1,93 @@
+"""How long saving stops training, and until the checkpoint is on the disk: this project beside others.
+
+    python benchmarks/save.py [--quick] [--states 600 ...] [--only ours ...] [--rounds N] [--folder DIR] [--out FILE]
+
+All save the same state in one process, in turn, round by round; ratios are formed within a round, and only they mean
+anything elsewhere. In every round a peer is opened, saves once to have its memory and its processes, and is measured
+at the saves after that; its files are removed. What it does not sync itself is synced here, as part of its time.
+Takes some 40 minutes on two idle cores, 12 GiB of memory and 10 GiB of disk. Peers: `pip install -e '.[bench]'`; one
+that is not installed is a row that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from measures.memory import extra_bytes
+from measures.peer import Peer, Times
+from measures.peers import PEERS, ExactResume, TorchMmap
+from measures.report import Comparison
+from measures.rounds import Found, Way, opened, parse_args, run
+from measures.states import GIB, Live
+from measures.training import Training
+from measures.yardsticks import Yardsticks
+
+RESULTS = Path(__file__).parent / "results" / "save.json"
+COPY, WRITE = "*warm `torch._foreach_copy_`*", "*bare O_DIRECT write, fsync*"
+RATIOS = (("blocks / copy", "blocks", COPY), ("durable / bare write", "durable", WRITE))
+COMPARISON = Comparison(
+    title="Saving",
+    command="python benchmarks/save.py",
+    text="Median of the rounds (least to greatest); ratios are formed within a round. *Blocks*: training waits. "
+    "*Durable*: from the start of the save until every file is synced, by the peer itself or else by the benchmark. "
+    "*Extra memory*: at the peak of a save that is not the first, beyond what is held between saves. *Training "
+    "meanwhile*: steps a second of a loop of one thread beside the writing, against the same loop alone.",
+    columns={
+        "blocks": "s",
+        "blocks / copy": "x",
+        "durable": "s",
+        "durable / bare write": "x",
+        "extra memory": "GiB",
+        "training meanwhile": "x",
+    },
+    packages=("torch", "lightning", "accelerate", "safetensors", "torchsnapshot", "moonclip", "dlrover"),
+)
+SAVERS = {key: kind for key, kind in PEERS.items() if kind is not TorchMmap}  # that one differs in loading alone
+
+
+def _save(peer: Peer) -> Times:
+    peer.live.change()
+    return peer.save(peer.live.state_dict())
+
+
+def _seconds(times: Times) -> dict[str, float]:
+    return {"blocks": times.blocking_s, "durable": times.durable_s}
+
+
+def _rate_meanwhile(peer: Peer) -> float:
+    training = Training()
+    peer.live.change()
+    state, alone = peer.live.state_dict(), training.rate_alone()
+    return peer.save_beside(state, training.rate) / alone
+
+
+def measure_peer(kind: type[Peer], live: Live, folder: Path, number: int) -> Found:
+    with opened(kind, live, folder) as peer:
+        first = _save(peer)
+        values = _seconds(_save(peer))
+        if peer.in_background:
+            values["training meanwhile"] = _rate_meanwhile(peer)
+        if number == 0:  # the same each time, and looking for it costs a save
+            values["extra memory"] = extra_bytes(lambda: _save(peer)) / GIB
+    found = {kind.name: values}
+    return found | {f"{kind.name}, first save": _seconds(first)} if kind is ExactResume else found
+
+
+def ways(live: Live, folder: Path, kinds: Mapping[str, type[Peer]]) -> dict[str, Way]:
+    yardsticks = Yardsticks(live, folder)
+    found = {
+        "copy": Way(COPY, lambda _: {COPY: yardsticks.copy()}),
+        "write": Way(WRITE, lambda _: {WRITE: yardsticks.write()}),
+    }
+    return found | {key: Way(kind.name, partial(measure_peer, kind, live, folder)) for key, kind in kinds.items()}
+
+
+def main() -> None:
+    args = parse_args(__doc__, list(SAVERS), RESULTS)
+    run(args, COMPARISON, RATIOS, partial(ways, kinds={key: SAVERS[key] for key in args.only}))
+
+
+if __name__ == "__main__":  # a peer spawns a process, which imports this
+    main()

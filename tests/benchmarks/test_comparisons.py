@@ -1,0 +1,63 @@
+"""benchmarks/save.py and restore.py, on small states and with peers that are installed anyway."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+
+import pytest
+from measures.peers import PEERS, TorchSave
+
+KEYS = ["ours", "torch", "safetensors"]
+
+
+@pytest.fixture
+def compare(tmp_path, monkeypatch):
+    """Runs a script with `--quick`; the rows that it has written, by name."""
+
+    def compared(script, *arguments):
+        out, folder = tmp_path / "found.json", tmp_path / "folder"
+        folder.mkdir()
+        command = [script, "--quick", "--folder", str(folder), "--out", str(out), *arguments]
+        monkeypatch.setattr(sys, "argv", command)
+        importlib.import_module(script).main()
+        assert not list(folder.iterdir())
+        assert out.with_suffix(".md").read_text().startswith("# ")
+        return {row["name"]: row for row in json.loads(out.read_text())["rows"]}
+
+    return compared
+
+
+def test_saving_is_measured_against_a_copy_and_a_bare_write(compare):
+    rows = compare("save", "--states", "one", "--only", *KEYS, "--rounds", "2")
+    ours = rows["**exact-resume**"]["rounds"]
+    copy = rows["*warm `torch._foreach_copy_`*"]["rounds"]["blocks"]
+    assert ours["blocks / copy"] == [above / below for above, below in zip(ours["blocks"], copy, strict=True)]
+    assert len(ours["training meanwhile"]) == 2
+    assert len(ours["extra memory"]) == 1
+    assert {"blocks", "durable"} <= rows["**exact-resume**, first save"]["rounds"].keys()
+    for key in KEYS:
+        found = rows[PEERS[key].name]["rounds"]
+        assert all(durable >= blocks for blocks, durable in zip(found["blocks"], found["durable"], strict=True))
+
+
+def test_restoring_is_measured_against_a_bare_read(compare):
+    rows = compare("restore", "--states", "600", "--only", *KEYS, "torch-mmap")
+    assert [row["note"] for row in rows.values()] == [""] * (len(KEYS) + 2)
+    ours, read = rows["**exact-resume**"]["rounds"], rows["*bare read*"]["rounds"]
+    assert ours["warm / bare read"] == [ours["warm"][0] / read["warm"][0]]
+
+
+def test_a_peer_that_does_not_restore_what_was_saved_is_found(compare, monkeypatch):
+    monkeypatch.setattr(TorchSave, "load", lambda self: None)
+    row = compare("restore", "--states", "one", "--only", "torch")[TorchSave.load_name]
+    assert "not what was saved" in row["note"]
+    assert not row["rounds"]
+
+
+def test_a_peer_that_is_not_installed_is_a_row_that_says_so(compare, monkeypatch):
+    monkeypatch.setitem(sys.modules, "moonclip", None)
+    assert (
+        compare("save", "--states", "one", "--only", "moonclip")["moonclip save"]["note"] == "not installed: moonclip"
+    )
