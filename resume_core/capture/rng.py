@@ -30,7 +30,9 @@ __all__ = [
     "preserved_rng",
     "put_back_rng",
     "save_rng",
+    "seed_parts",
     "seed_rng",
+    "split_seed",
 ]
 
 _MASK = (1 << 64) - 1
@@ -38,13 +40,13 @@ _FIBONACCI = 0x9E3779B97F4A7C15
 RngState = tuple[Any, NumpyState, torch.Tensor, Any]
 
 
-_GENERATOR: Any = NUMPY._bit_generator
-_WORDS: Any = memory_of(_GENERATOR)
+_WORDS: Any = memory_of(NUMPY._bit_generator)
+_seed_words: Any = getattr(NUMPY._bit_generator, "_legacy_seeding", None)
 if _WORDS is None or PYTHON_WORDS is None:
-    _GENERATOR = object()  # no generator is this one: the public functions it is
+    _seed_words = None  # the public functions it is
 else:
     _WORDS = _WORDS[: NUM_WORDS * 4]
-_seed_words = NUMPY.seed
+_seed_numpy = NUMPY.seed
 _seed_torch = torch.default_generator.manual_seed
 
 
@@ -74,28 +76,40 @@ def extend(value: int, word: int) -> int:
     return value ^ (value >> 31)
 
 
-def seed_rng(seed: int) -> None:
-    """Seed Python's, NumPy's and torch's global CPU generators from one 64-bit number.
+def split_seed(seed: int) -> tuple[int, int, int]:
+    """What Python's, NumPy's and torch's generators are seeded with, 32 bits each, from one 64-bit number.
 
-    All three are MT19937 seeded by 32 bits: fed the same bits, they would draw the same numbers. NumPy and torch get
-    disjoint halves, Python the upper half of a product, which every bit reaches (Fibonacci hashing: Knuth, The Art of
-    Computer Programming, vol. 3, section 6.4).
+    All three are MT19937: fed the same bits, they would draw the same numbers. NumPy and torch get disjoint halves,
+    Python the upper half of a product, which every bit reaches (Fibonacci hashing: Knuth, The Art of Computer
+    Programming, vol. 3, section 6.4).
+    """
+    return ((seed * _FIBONACCI) & _MASK) >> 32, seed & 0xFFFFFFFF, seed >> 32
+
+
+def seed_parts(of_python: int, of_numpy: int, of_torch: int) -> None:
+    """Seed the global generators with what `split_seed` gave.
 
     This runs before every sample, with caches that the sample before has emptied, so it takes few different ways:
     NumPy's seeding makes Python's words too, in one pass where ``random.seed`` makes three, and torch's generator is
     seeded directly, because ``torch.manual_seed`` also visits every accelerator.
     """
-    of_python = ((seed * _FIBONACCI) & _MASK) >> 32
-    if NUMPY._bit_generator is _GENERATOR:
+    if _seed_words is not None:
         _seed_words(of_python)
         PYTHON_WORDS[:] = _WORDS
         PYTHON_POSITION[0] = NUM_WORDS
         PYTHON.gauss_next = None
-        _seed_words(seed & 0xFFFFFFFF)
     else:
         set_words(np.random.RandomState(of_python).get_state(legacy=False)["state"]["key"].tolist())
-        seed_numpy(seed & 0xFFFFFFFF)
-    _seed_torch(seed >> 32)
+    try:
+        _seed_numpy(of_numpy)
+    except TypeError:  # the generator behind it was exchanged for one of another kind
+        seed_numpy(of_numpy)
+    _seed_torch(of_torch)
+
+
+def seed_rng(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's global CPU generators from one 64-bit number."""
+    seed_parts(*split_seed(seed))
 
 
 def _cuda_in_use() -> bool:

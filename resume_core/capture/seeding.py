@@ -24,7 +24,7 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from resume_core.capture.generators import GeneratorLike, find_generators, seed_generators
-from resume_core.capture.rng import derive, extend, seed_rng
+from resume_core.capture.rng import derive, extend, seed_parts, seed_rng, split_seed
 
 __all__ = ["DataGenerators", "SeededBatch", "SeededCollate", "Sent", "deliver", "seeded"]
 
@@ -98,14 +98,18 @@ class SeededBatch(list[Any]):
         # a second pass over the same batch must not repeat the draws of the first
         seed = self.seed if self.num_passes == 0 else derive(self.seed, self.num_passes)
         self.num_passes += 1
-        seed_all = self.generators.seed if self.generators.found else seed_rng
         of_epoch = derive(seed)
-        # all at once: between samples caches are cold, and then the hash costs ten times as much
         places = range(self.place, self.place + len(self) * self.apart, self.apart)
+        # all at once: between samples caches are cold, and then the hash costs ten times as much
         seeds = [extend(of_epoch, place) for place in places]
-        for seed_of_sample, index in zip(seeds, super().__iter__(), strict=True):
-            seed_all(seed_of_sample)
-            yield index
+        if self.generators.found:
+            for of_sample, index in zip(seeds, super().__iter__(), strict=True):
+                self.generators.seed(of_sample)
+                yield index
+        else:
+            for parts, index in zip([*map(split_seed, seeds)], super().__iter__(), strict=True):
+                seed_parts(*parts)
+                yield index
         # what the collate function draws from the global generators goes on behind the last sample's draws; generators
         # of its own are seeded by `SeededCollate`
         _collate_words = (seed, self.place, _COLLATE)

@@ -335,7 +335,7 @@ def test_seeding_is_that_of_the_mersenne_twister():
 def test_seeding_is_the_same_without_addresses(monkeypatch):
     seed_rng(5)
     expected = draws()
-    monkeypatch.setattr(rng, "_GENERATOR", None)
+    monkeypatch.setattr(rng, "_seed_words", None)
     random.gauss(0, 1), np.random.randn(1)
     seed_rng(5)
     assert draws() == expected
