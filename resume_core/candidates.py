@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from resume_core.errors import CheckpointNotFoundError
 from resume_core.restore import read_preamble
 from resume_core.storage import CheckpointRef, Lineage, Store, open_store
 
-__all__ = ["first_preamble", "peek", "resume_mode"]
+__all__ = ["first_preamble", "line", "peek", "resume_mode"]
 
 
 def resume_mode(resume: str = "auto") -> str:
@@ -27,9 +28,24 @@ def resume_mode(resume: str = "auto") -> str:
     return mode.lower() if mode.lower() in ("auto", "must", "never", "off") else mode
 
 
-def _candidates(lineage: Lineage, resume: str) -> Iterator[CheckpointRef]:
-    if resume != "never":
-        yield from lineage.candidates(None if resume in ("auto", "must") else resume)
+def line(lineage: Lineage, resume: str) -> Iterator[CheckpointRef]:
+    """What the mode ``resume`` offers of a run, newest first; all of the newest line for ``"never"`` as well.
+
+    Raises:
+        CheckpointNotFoundError: a checkpoint that was named is not there, or the line has nothing left.
+        OSError: the store cannot be read.
+    """
+    if resume in ("auto", "must", "never"):
+        yield from lineage.candidates()
+        return
+    try:
+        yield from lineage.candidates(resume)
+    except CheckpointNotFoundError as error:
+        if os.environ.get("EXACT_RESUME") != resume:
+            raise
+        modes = "auto, must, never, off or the name of a checkpoint"
+        message = f"the environment variable EXACT_RESUME takes {modes}: {error}"
+        raise CheckpointNotFoundError(message, path=error.path) from error
 
 
 def first_preamble(store: Store, candidates: Iterable[CheckpointRef]) -> Mapping[str, Any]:
@@ -48,5 +64,5 @@ def peek(
         CheckpointNotFoundError: a checkpoint that was named is not there.
         OSError: the store cannot be read.
     """
-    store = open_store(os.fspath(directory), dict(storage_options or {}))
-    return first_preamble(store, _candidates(Lineage(store), resume_mode(resume)))
+    store, mode = open_store(os.fspath(directory), dict(storage_options or {})), resume_mode(resume)
+    return {} if mode == "never" else first_preamble(store, line(Lineage(store), mode))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from resume_core.capture.runconfig import Accepted, check, from_json, table
+from resume_core.capture.runconfig import Accepted, check, from_json, idle_names, table
 from resume_core.checkpointer import Checkpointer
 from resume_core.errors import (
     CheckpointNotFoundError,
@@ -162,7 +162,7 @@ class Restorer:
 
 def warn_of_names(changes: Changes, known: set[str], log: logging.Logger) -> None:
     """Say which names in ``changes`` no run has: a misspelt one would be found out only when it is needed."""
-    idle = [name for name in changes.allow if not any(Changes((name,)).accepts(fact) for fact in known)]
+    idle = idle_names(changes, known)
     if idle:
         log.warning("Changes(allow=...) names what no run has: %s", ", ".join(map(repr, idle)))
 

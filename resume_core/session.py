@@ -24,7 +24,7 @@ from dataclasses import asdict
 from typing import Any
 
 from resume_core.boundaries import Boundaries
-from resume_core.candidates import first_preamble, resume_mode
+from resume_core.candidates import first_preamble, line, resume_mode
 from resume_core.capture.provenance import describe_code, provenance
 from resume_core.capture.rng import derive
 from resume_core.capture.runconfig import Difference, to_json
@@ -148,7 +148,7 @@ class Session:
     def _candidates(self) -> Iterator[CheckpointRef]:
         if self._resume == "never" and not self._fits.fit:
             return
-        yield from self._fits.choose(self._lineage.candidates(self._named))
+        yield from self._fits.choose(line(self._lineage, self._resume))
         if self._named is not None and self._fits.later is not None:  # what comes before the one that was named
             yield from self._fits.choose(self._lineage.line(self._lineage.find(self._named).attempt))
 

@@ -40,6 +40,7 @@ __all__ = [
     "describe_schedulers",
     "diff",
     "from_json",
+    "idle_names",
     "seed_fact",
     "table",
     "to_json",
@@ -141,27 +142,37 @@ def check(
     warned = tuple(d for d in rest if d.severity == "run" and changes.otherwise == "warn")
     refused = tuple(d for d in rest if d not in warned) if warned else rest
     if refused:
-        raise ConfigChangedError(_message(refused, changes), differences=refused, path=path, step=step)
+        message = _message(refused, changes, idle_names(changes, {*saved, *current}))
+        raise ConfigChangedError(message, differences=refused, path=path, step=step)
     return Accepted(allowed=allowed, warned=warned, info=info)
 
 
-def _message(refused: tuple[Difference, ...], changes: Changes) -> str:
+def _message(refused: tuple[Difference, ...], changes: Changes, idle: list[str]) -> str:
     intro = "The run differs from the one that wrote the checkpoint. Nothing was loaded."
-    return f"{intro}\n\n{table(refused)}\n\n{_advice(refused, changes)}"
+    return f"{intro}\n\n{table(refused)}\n\n{_advice(refused, changes, idle)}"
 
 
-def _advice(refused: tuple[Difference, ...], changes: Changes) -> str:
+def idle_names(changes: Changes, known: Iterable[str]) -> list[str]:
+    """Names in ``changes.allow`` that no fact has: misspelt, mostly."""
+    facts = list(known)
+    return [name for name in changes.allow if not any(Changes((name,)).accepts(fact) for fact in facts)]
+
+
+def _advice(refused: tuple[Difference, ...], changes: Changes, idle: list[str]) -> str:
     names = [difference.name for difference in refused if difference.severity == "run"]
     mixed = 0 < len(names) < len(refused)
     steps = ["restore the saved values" + ("" if len(names) == len(refused) else " (* cannot be loaded otherwise)")]
     if names:
-        allow = list(map(json.dumps, (*changes.allow, *_common(names))))
+        useful = [name for name in changes.allow if name not in idle]
+        allow = list(map(json.dumps, (*useful, *_common(names))))
         listed = f"({allow[0]},)" if len(allow) == 1 else f"({', '.join(allow)})"
         which = " of the others" if mixed else ""
         steps.append(
             f"or accept the differences{which}: Changes(allow={listed})\n"
             "    (randomness and the settings of optimizers and schedulers go on as they were saved all the same)"
         )
+    if idle:
+        steps.insert(0, f"Changes(allow=...) names what no run has: {', '.join(map(repr, idle))}")
     steps.append("or start afresh in another directory")
     return "\n  - ".join(["What to do:", *steps])
 

@@ -463,3 +463,11 @@ def test_no_framework_is_imported_to_describe_a_run():
     )
 
     assert done.stdout.strip() == "set()"
+
+
+def test_a_name_that_no_run_has_is_not_advised_again():
+    saved, current = {"data.0.batch_size": Fact(4)}, {"data.0.batch_size": Fact(8)}
+    with pytest.raises(ConfigChangedError) as refused:
+        check(saved, current, Changes(allow=("batch_size",)))
+    assert "names what no run has: 'batch_size'" in str(refused.value)
+    assert 'Changes(allow=("data.0.batch_size",))' in str(refused.value)

@@ -11,7 +11,7 @@ import torch
 from resume_core import Changes, ConfigChangedError, Keep, SaveEvery, SupersededError
 from resume_core.candidates import resume_mode
 from resume_core.checkpointer import Pending
-from resume_core.errors import SaveFailedError, UnsupportedStateError
+from resume_core.errors import CheckpointNotFoundError, SaveFailedError, UnsupportedStateError
 from resume_core.schedule import RETRY_S
 from resume_core.session import Session
 from resume_core.state import Fact, Progress
@@ -241,3 +241,10 @@ def test_threads_are_put_back_to_what_the_run_computed_with(directory, start, to
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(current)
+
+
+def test_a_checkpoint_that_the_environment_names_is_said_to_be_its(directory, start, monkeypatch):
+    start(directory).train(1).session.end()
+    monkeypatch.setenv("EXACT_RESUME", "atuo")
+    with pytest.raises(CheckpointNotFoundError, match="EXACT_RESUME takes auto, must, never, off"):
+        start(directory)
