@@ -15,7 +15,6 @@ batches, each closed by ``epoch_loop.on_advance_end``.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -235,8 +234,8 @@ class TrainerAdapter:
         facts = describe(self.trainer, self.train_loaders, weights)
         return {"seed": self._seed, "world_size": Fact(self.ranks.size), **facts}
 
-    def progress(self) -> Progress:
-        """Where training stands, read from the loops' counters."""
+    def progress(self, *, is_last: bool = False) -> Progress:
+        """Where training stands, read from the loops' counters; whether it ends here is for the caller to say."""
         batches = self._epoch.batch_progress
         return Progress(
             step=int(self.trainer.global_step),
@@ -244,6 +243,7 @@ class TrainerAdapter:
             epoch=int(self.trainer.current_epoch),
             epoch_batch=int(batches.current.completed),
             in_window=bool(self._epoch._should_accumulate()) and not self._fit._skip_backward,
+            is_last=is_last,
         )
 
     def capture(self) -> State:
@@ -456,7 +456,7 @@ class TrainerAdapter:
             warnings.warn(inexact, stacklevel=2)
 
     def _boundary(self, boundary: Callable[[Progress], bool]) -> None:
-        if boundary(dataclasses.replace(self.progress(), is_last=is_last(self.trainer))):
+        if boundary(self.progress(is_last=is_last(self.trainer))):
             self.stop()
 
     def _validate(self, plain: Callable[[], Any]) -> Any:

@@ -1,8 +1,8 @@
 """At which boundaries the ranks meet, and what rank 0 decides there: save, wait, or train on.
 
-With one rank every boundary is a meeting. Several ranks meet without a message a step: where steps say that a save is
-due, which all see alike; while a save is due and cannot be taken yet; at the last boundary; and otherwise at a batch
-that rank 0 names at the meeting before, seconds ahead. Only rank 0's clock counts.
+One rank alone has a meeting when something has ended or is due. Several ranks meet without a message a step: where
+steps say that a save is due, which all see alike; while a save is due and cannot be taken yet; at the last boundary; and
+otherwise at a batch that rank 0 names at the meeting before, seconds ahead. Only rank 0's clock counts.
 """
 
 from __future__ import annotations
@@ -53,10 +53,12 @@ class Boundaries:
         self._schedule.failed(self._saves.num_failed_in_a_row)
 
     def is_meeting(self, progress: Progress) -> bool:
-        """Whether the ranks meet here; decided from what all see alike."""
-        if self._ranks.size == 1 or self._requested or progress.is_last or progress.batch >= self._meet_at:
+        """Whether the ranks meet here; decided from what all see alike. One rank alone does when it has a reason."""
+        if self._requested or progress.is_last:
             return True
-        return self._schedule.due_by_steps(progress)
+        if self._ranks.size == 1:
+            return self._saves.has_ended or self._schedule.due(progress)
+        return progress.batch >= self._meet_at or self._schedule.due_by_steps(progress)
 
     def meet(self, progress: Progress) -> list[Any] | None:
         """Learn how the save in flight ended, and where to save now.

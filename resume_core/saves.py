@@ -124,6 +124,11 @@ class Saves:
 
     # ---- outcomes
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether a save has ended on this rank and was not concluded."""
+        return self._ended is not None or self.writer.has_ended
+
     def outcome(self) -> Outcome:
         """How the save in flight stands on this rank."""
         ended, error = self.writer.take_outcome()

@@ -31,6 +31,11 @@ class Writer:
         """Whether a job is in flight or the outcome of the last one was not taken: nothing can be submitted."""
         return self._future is not None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether a job has ended and its outcome was not taken."""
+        return self._future is not None and self._future.done()
+
     def submit(self, job: Callable[[], None]) -> None:
         """Start ``job``.
 
