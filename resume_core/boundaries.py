@@ -1,8 +1,8 @@
 """At which boundaries the ranks meet, and what rank 0 decides there: save, wait, or train on.
 
 One rank alone has a meeting when something has ended or is due. Several ranks meet without a message a step: where
-steps say that a save is due, which all see alike; while a save is due and cannot be taken yet; at the last boundary; and
-otherwise at a batch that rank 0 names at the meeting before, seconds ahead. Only rank 0's clock counts.
+steps say that a save is due, which all see alike; while a save is due and cannot be taken yet; at the last boundary;
+and otherwise at a batch that rank 0 names at the meeting before, seconds ahead. Only rank 0's clock counts.
 """
 
 from __future__ import annotations
