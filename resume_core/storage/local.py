@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from resume_core.storage.digest import CHUNK_BYTES, BytesLike, byte_view
+from resume_core.storage.digest import BytesLike, byte_view
 from resume_core.storage.direct import DirectFile
 from resume_core.storage.interface import Names, Sink, Store
 from resume_core.storage.paths import temporary_name, validate_key
@@ -210,14 +210,6 @@ class _LocalSink(Sink):
             os.unlink(self._temporary)
 
 
-def write_all(fd: int, offset_bytes: int, data: memoryview) -> None:
-    """Write all of ``data`` at ``offset_bytes``."""
-    while data.nbytes:
-        num_written = os.pwrite(fd, data[:CHUNK_BYTES], offset_bytes)
-        offset_bytes += num_written
-        data = data[num_written:]
-
-
 def write_file(path: str, data: BytesLike) -> None:
     """Write a file that must not exist, and sync it. A failure can leave a part of it.
 
@@ -225,13 +217,14 @@ def write_file(path: str, data: BytesLike) -> None:
         FileExistsError: ``path`` exists, as a link too.
         OSError: whatever else the system says.
     """
-    fd = _open_new(path)
+    view = byte_view(data)
+    file = DirectFile(path, view.nbytes)
     try:
         with _naming(path):
-            write_all(fd, 0, byte_view(data))
-            os.fsync(fd)
+            file.write_at(0, view)
+            file.sync()
     finally:
-        os.close(fd)
+        file.close()
 
 
 def make_folder(path: str) -> None:
@@ -267,11 +260,6 @@ def sync_folder(path: str) -> None:
             raise
     finally:
         os.close(fd)
-
-
-def _open_new(path: str) -> int:
-    # 0o666: the umask decides, as for any file a user's program writes. O_EXCL refuses links as well.
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
 
 def _temporary_path(path: str) -> str:
