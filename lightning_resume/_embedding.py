@@ -64,10 +64,11 @@ class Embedding:
 
     Args:
         adapter: shadows, captures and applies.
+        carries: whether what Lightning saves is made complete; otherwise nothing is noted for it.
     """
 
-    def __init__(self, adapter: Host) -> None:
-        self._adapter, self._trainer = adapter, adapter.trainer
+    def __init__(self, adapter: Host, *, carries: bool) -> None:
+        self._adapter, self._trainer, self._carries = adapter, adapter.trainer, carries
         self._fit = adapter.trainer.fit_loop
         self._before_validation: Mapping[str, Any] = {}
         self._rng: dict[str, Any] | None = None
@@ -80,14 +81,15 @@ class Embedding:
         """Shadow what saving and going on inside hooks needs."""
         adapter, connector = self._adapter, self._trainer._checkpoint_connector
         adapter.around(connector, "dump_checkpoint", self._dump)
-        adapter.around(self._fit.epoch_loop.val_loop, "run", self._validate)
         adapter.around(self._fit, "on_advance_end", self._epoch_end)
-        adapter.around(self._fit, "on_run_end", self._run_end)
+        if self._carries:
+            adapter.around(self._fit.epoch_loop.val_loop, "run", self._validate)
+            adapter.around(self._fit, "on_run_end", self._run_end)
 
     # ---- saving
 
     def _dump(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._rng = capture_rng()
+        self._rng = capture_rng() if self._carries else None
         try:
             with preserved_rng():  # what hooks of the save draw must not move training
                 return plain(*args, **kwargs)
@@ -105,6 +107,8 @@ class Embedding:
 
     def interrupted(self, error: BaseException) -> None:
         """Training ends with an error: what is saved from now on is exact only if Lightning raised it in between."""
+        if not self._carries:
+            return
         if is_at_boundary(error, type(self._fit.epoch_loop).on_advance_end):
             self.ended = self._snapshot(_BOUNDARY)
         elif is_at_boundary(error, type(self._fit).on_advance_end):

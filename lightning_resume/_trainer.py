@@ -64,9 +64,12 @@ class TrainerAdapter:
         seed: the fact that `seed_fact` gave when ``fit`` began, before anything here could touch a generator.
         findings: what the finders of the run have found.
         goes_on: whether training goes on even from a checkpoint at which something had asked for its end.
+        carries: whether what Lightning itself saves is made complete.
     """
 
-    def __init__(self, trainer: Any, seed: Fact, findings: Findings, *, goes_on: bool = False) -> None:
+    def __init__(
+        self, trainer: Any, seed: Fact, findings: Findings, *, goes_on: bool = False, carries: bool = False
+    ) -> None:
         self.trainer = trainer
         self._package = package_of(trainer)
         self._seed = seed
@@ -87,7 +90,7 @@ class TrainerAdapter:
         self._generators: tuple[Any, ...] | None = None  # searched once a fit
         self._shapes: dict[str, Any] = {}
         self.model_checkpoint_s: float | None = None
-        self.embedding = Embedding(self)
+        self.embedding = Embedding(self, carries=carries)
 
     # ---- hooks
 
@@ -249,8 +252,7 @@ class TrainerAdapter:
     def capture(self) -> State:
         """Lightning's own checkpoint, and beside it what that lacks."""
         rng = capture_rng()
-        with preserved_rng():  # on_save_checkpoint hooks may draw
-            checkpoint = self.trainer._checkpoint_connector.dump_checkpoint(False)
+        checkpoint = self.trainer._checkpoint_connector.dump_checkpoint(False)  # keeps what its hooks draw apart
         model = checkpoint.pop("state_dict")
         refuse_new_shapes(self._shapes, model)
         info = {name: checkpoint.pop(name) for name in hparam_keys(self.trainer) if name in checkpoint}

@@ -132,7 +132,8 @@ class ResumeCallback(Callback):
         refuse_unsupported(trainer)
         seed = seed_fact(os.environ.get("PL_GLOBAL_SEED"), torch.initial_seed())
         named = resume_mode(self._options["resume"]) not in ("auto", "must", "never")
-        adapter = TrainerAdapter(trainer, seed, self._findings, goes_on=named)
+        carries = self._directory is None
+        adapter = TrainerAdapter(trainer, seed, self._findings, goes_on=named, carries=carries)
         if not adapter.ranks.is_first:  # what rank 0 says is said for all
             self._log = self._log.getChild("ranks")
             self._log.setLevel(logging.ERROR)
