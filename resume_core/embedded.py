@@ -242,9 +242,9 @@ class EmbeddedSession:
                 f"{num_ranks} processes train together, and a checkpoint of the framework's own holds the state of "
                 "one: give ResumeCallback a directory that all of them share"
             )
-        self._run_key(seed)
+        key = self._run_key(seed)
         if self._given is None:
-            self._describe(self._run_key(seed))
+            self._describe(key)
             return
         given, self._given = self._given, None  # its tensors are not needed twice
         adopt(given, self._framework, self._changes, self._describe, self._log)

@@ -51,6 +51,7 @@ class Restored:
         accepted: differences of the run config that were accepted.
         size_bytes: of the files that this rank has read.
         finished: how training had ended, None for a checkpoint from before its end.
+        origin: what the run had started from, None when it began anew.
     """
 
     ref: CheckpointRef
@@ -59,6 +60,7 @@ class Restored:
     accepted: Accepted
     size_bytes: int = 0
     finished: Mapping[str, Any] | None = None
+    origin: Origin | None = None
 
 
 class Restorer:
@@ -157,7 +159,7 @@ class Restorer:
         state = self._checkpointer.read(ref, manifest)
         report(accepted, self._log)
         size_bytes, finished = self._checkpointer.size_bytes(manifest), manifest.header.get("finished")
-        return Restored(manifest.ref, progress, key, accepted, size_bytes, finished), state
+        return Restored(manifest.ref, progress, key, accepted, size_bytes, finished, _origin(manifest)), state
 
 
 def warn_of_names(changes: Changes, known: set[str], log: logging.Logger) -> None:
@@ -218,7 +220,11 @@ def read_origin(store: Store, ref: CheckpointRef) -> Origin | None:
         CorruptCheckpointError: the manifest cannot be used.
         CheckpointNotFoundError: it is gone.
     """
-    return Origin.from_dict(read_manifest(store, ref).header.get(ORIGIN))
+    return _origin(read_manifest(store, ref))
+
+
+def _origin(manifest: Manifest) -> Origin | None:
+    return Origin.from_dict(manifest.header.get(ORIGIN))
 
 
 def restore_threads(accepted: Accepted, log: logging.Logger) -> None:

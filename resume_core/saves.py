@@ -114,8 +114,7 @@ class Saves:
         self._blocked_s.append(time.perf_counter() - start)
 
     def _write(self, pending: Pending, slot: Slot, attempt: Attempt) -> None:
-        still_newest: Callable[[], object] = lambda: self._lineage.check_newest(attempt)  # noqa: E731
-        manifest = pending.write(self._lineage.store, slot, still_newest=still_newest)
+        manifest = pending.write(self._lineage.store, slot, still_newest=lambda: self._lineage.check_newest(attempt))
         if manifest is None:
             return
         self._log.debug("saved %s, %d bytes", manifest.ref.path, pending.size_bytes)

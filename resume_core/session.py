@@ -228,7 +228,7 @@ class Session:
         self._warn_of_newer(self._restored.ref)
         self._key, self._saves.is_protected = self._restored.key, True
         self._checkpointer.reserve(self._restored.size_bytes)
-        self._origin = read_origin(self._store, self._restored.ref)
+        self._origin = self._restored.origin
         self._framework.apply(state)
         restore_threads(self._restored.accepted, self._log)
         self.is_over = self._fits.is_over(self._restored, self._store.url, self._log)
