@@ -1,6 +1,7 @@
 # make demo      train on real data, get killed twice, compare with the run that was not        (about a minute)
 # make test      the tests, without the long sweeps
 # make test-all  all tests that this machine can run
+# make test-gpu  those that need a CUDA device, with a torch that has it (PY=... or TORCH_INDEX=)
 # make lint      ruff, mypy --strict, import-linter
 # make bench     benchmarks/overhead.py
 # make clean     remove .venv and everything that was built (an environment elsewhere is left alone)
@@ -30,7 +31,7 @@ PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.t
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 SCRIPTS = $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all test-gpu lint bench clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -41,6 +42,9 @@ test: $(READY)
 
 test-all: $(READY)
 	$(PY) -m pytest -n 2 $(PYTEST_ARGS)
+
+test-gpu: $(READY)
+	$(PY) -m pytest -m gpu $(PYTEST_ARGS)
 
 lint: $(READY)
 	$(PY) -m ruff check .

@@ -168,8 +168,12 @@ def end_of(trainer: L.Trainer) -> dict[str, Any]:
         "precision": trainer.precision_plugin.state_dict(),
         "loops": trainer.fit_loop.state_dict(),
         "metrics": {name: float(value) for name, value in sorted(trainer.callback_metrics.items())},
-        "rng": digest([random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()]),
+        "rng": digest([random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state(), *_cuda_rng()]),
     }
+
+
+def _cuda_rng() -> list[torch.Tensor]:
+    return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
 
 def saved_batches(directory: Path, attempt: int = 1) -> dict[int, str]:

@@ -1,7 +1,8 @@
 """Memory that images are staged in: page-aligned, faulted in before use, the same for every save.
 
 A copy into memory that was never touched is several times slower than into warm memory, as the kernel hands out and
-clears each page at its first write. The arena pays that once, in a thread of its own while training goes on.
+clears each page at its first write. The arena pays that once, in a thread of its own while training goes on, and there
+it also has the driver of a GPU register the memory, when one is in use.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from threading import Thread
 
 import torch
 
+from resume_core.image.cuda import Pinned, is_in_use
 from resume_core.image.quiet import plain_tensors
 
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of <asm-generic/mman-common.h>, Linux 5.14; mmap has no name for it
@@ -29,7 +31,8 @@ class Arena:
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
         self._tensor = torch.empty(0, dtype=torch.uint8, device="cpu")
-        self._populating: Thread | None = None
+        self._pinned: Pinned | None = None
+        self._filling: Thread | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -44,7 +47,8 @@ class Arena:
     def reserve(self, size_bytes: int) -> bool:
         """Have at least ``size_bytes``, to be used after :meth:`wait`: pages come in the background. Never shrinks.
 
-        Growing takes new memory and keeps nothing; views of the old one stay readable as long as they are held.
+        Growing takes new memory and keeps nothing; views of the old one stay readable as long as they are held, but no
+        GPU may be copying into it.
 
         Returns:
             True when the arena grew.
@@ -58,20 +62,46 @@ class Arena:
         if size_bytes <= self.size_bytes:
             return False
         self.wait()
+        retired, self._pinned = self._pinned, None
         self._memory, self._tensor = None, torch.empty(0, dtype=torch.uint8, device="cpu")  # give back before taking
         memory = mmap.mmap(-1, -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
         with plain_tensors():
             tensor = torch.frombuffer(memory, dtype=torch.uint8)
         self._memory, self._tensor = memory, tensor
-        self._populating = Thread(target=_populate, args=(memory, tensor), name="exact-resume-arena", daemon=True)
-        self._populating.start()
+        self._start(lambda: self._fill(memory, tensor, retired))
         return True
+
+    def pin(self) -> None:
+        """Register the memory with the driver of the GPUs in use, if that is not done yet."""
+        self.wait()
+        if self._pinned is None and self.size_bytes:
+            self._start(lambda: self._pin(self._tensor))
+            self.wait()
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether a GPU copies into the memory by itself."""
+        return self._pinned is not None and self._pinned.is_registered
 
     def wait(self) -> None:
         """Return when every page is in memory."""
-        thread, self._populating = self._populating, None
+        thread, self._filling = self._filling, None
         if thread is not None:
             thread.join()
+
+    def _start(self, job: Callable[[], None]) -> None:
+        self._filling = Thread(target=job, name="exact-resume-arena", daemon=True)
+        self._filling.start()
+
+    def _fill(self, memory: mmap.mmap, tensor: torch.Tensor, retired: Pinned | None) -> None:
+        if retired is not None:
+            retired.release()
+        _populate(memory, tensor)
+        if is_in_use():
+            self._pin(tensor)
+
+    def _pin(self, tensor: torch.Tensor) -> None:
+        self._pinned = Pinned(tensor)
 
     def view(self, offset: int, nbytes: int) -> memoryview:
         """``nbytes`` from ``offset``, writable, without a copy.

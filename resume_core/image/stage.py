@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from resume_core.image.arena import Arena
+from resume_core.image.cuda import Copies
 from resume_core.image.layout import PAGE_BYTES, Layout, needs_reordering
 from resume_core.image.quiet import collector_paused, plain_tensors
 
@@ -40,19 +41,22 @@ class Image:
         size_bytes: its size.
     """
 
-    def __init__(self, name: str, layout: Layout, buffer: memoryview, memory: torch.Tensor) -> None:
+    def __init__(self, name: str, layout: Layout, buffer: memoryview, memory: torch.Tensor, copies: Copies) -> None:
         self.name = name
         self.buffer = buffer
         self.size_bytes = layout.size_bytes
         self._memory = memory
+        self._copies = copies
         entries = layout.entries.values() if layout.plain else ()
         self._unordered = [entry for entry in entries if needs_reordering(entry)]
 
     def finish(self) -> None:
-        """Bring a plain image into C order, in place, with one temporary tensor at a time. Twice does no harm.
+        """Wait for what a GPU still copies, and bring a plain image into C order. Twice does no harm.
 
-        For the thread that writes: ordering costs several times what the copy did.
+        For the thread that writes: ordering, in place with one temporary tensor at a time, costs several times what
+        the copy did.
         """
+        self._copies.wait()
         with plain_tensors():
             while self._unordered:
                 staged = self._unordered[-1].view(self._memory)
@@ -86,6 +90,7 @@ class Stager:
         self._arena = arena
         self._memory = arena.tensor
         self._placed: dict[str, _Placed] = {}
+        self._copies = Copies()
 
     def prepare(self, files: Sequence[FileSpec]) -> None:
         """Plan for ``files`` and take memory for them, whose pages come in the background.
@@ -108,10 +113,17 @@ class Stager:
         Raises:
             OSError: no memory for the arena.
         """
-        self._arena.reserve(_with_room(size_bytes))
+        self._reserve(_with_room(size_bytes))
+
+    def _reserve(self, size_bytes: int) -> None:
+        if size_bytes > self._arena.size_bytes:
+            self._copies.wait()  # into the memory that is given back
+        self._arena.reserve(size_bytes)
 
     def stage(self, files: Sequence[FileSpec]) -> list[Image]:
         """Copy all tensors of all files; later changes of them do not show.
+
+        Those on a GPU are copied while the host goes on: see :meth:`Image.finish`.
 
         Draws no random numbers and records no gradients. Overwrites the images of the call before.
 
@@ -128,7 +140,6 @@ class Stager:
         with plain_tensors(), collector_paused():
             for file in files:
                 self._copy(file)
-        self._synchronize()
         return [self._image(self._placed[file.name], file.name) for file in files]
 
     def _place(self, files: Sequence[FileSpec]) -> None:
@@ -137,7 +148,7 @@ class Stager:
         *offsets, size_bytes = _page_offsets([layout.size_bytes for layout in layouts])
         if size_bytes > self._arena.size_bytes:
             self._memory, self._placed = _NO_MEMORY, {}  # they would hold the old memory while the new is taken
-            self._arena.reserve(_with_room(size_bytes))
+            self._reserve(_with_room(size_bytes))
         if self._memory is not self._arena.tensor:  # grown, here or by another user of the arena
             self._memory, self._placed = self._arena.tensor, {}
         before, self._placed = self._placed, {}
@@ -171,22 +182,20 @@ class Stager:
 
     def _copy(self, file: FileSpec) -> None:
         for group in self._placed[file.name].groups:
-            if group.names:
-                sources = [file.tensors[name] for name in group.names]
-                torch._foreach_copy_(group.targets, sources, non_blocking=group.device.type == "cuda")
-
-    def _synchronize(self) -> None:
-        """Wait for the copies off each device that takes them without blocking."""
-        devices = {group.device for placed in self._placed.values() for group in placed.groups}
-        for device in devices:
-            if device.type == "cuda":
-                torch.cuda.current_stream(device).synchronize()
+            if not group.names:
+                continue
+            sources = [file.tensors[name] for name in group.names]
+            if group.device.type == "cuda":
+                self._arena.pin()
+                self._copies.start(group.device, group.targets, sources)
+            else:
+                torch._foreach_copy_(group.targets, sources)
 
     def _image(self, placed: _Placed, name: str) -> Image:
         layout, offset = placed.layout, placed.offset
         buffer = self._arena.view(offset, layout.size_bytes)
         buffer[: len(layout.header)] = layout.header
-        return Image(name, layout, buffer, self._memory[offset : offset + layout.size_bytes])
+        return Image(name, layout, buffer, self._memory[offset : offset + layout.size_bytes], self._copies)
 
 
 def _with_room(size_bytes: int) -> int:

@@ -122,13 +122,3 @@ def test_live_tensors_are_copied_by_one_call_for_each_type(monkeypatch):
 def test_two_files_of_one_name_are_refused():
     with pytest.raises(ValueError, match="one name"):
         Stager(Arena()).stage([FileSpec("a", {}), FileSpec("a", {})])
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_tensors_on_a_gpu_are_staged_as_they_are_at_the_call():
-    state = {"w": torch.randn(1000, 1000, device="cuda"), "h": torch.ones(3)}
-    before = state["w"].cpu()
-    image = stage(Stager(Arena()), state)
-    state["w"].zero_()
-    assert torch.equal(parse(image.buffer)["w"], before)
