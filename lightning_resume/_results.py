@@ -47,6 +47,9 @@ def _capture_result(result: Any) -> dict[str, Any]:
     }
     if result.is_tensor:
         state["value"] = result.value
+        # what a reset goes back to; its type is the default of where the first self.log was called, float64 in a
+        # training_step under precision="64-true" and elsewhere not
+        state["default"] = result._defaults["value"]
         state["cumulated_batch_size"] = result.cumulated_batch_size if meta.is_mean_reduction else None
     return state
 
@@ -70,7 +73,7 @@ def _result(saved: Mapping[str, Any], module: Any, reduce: Any, package: Package
     meta.sync = package._Sync(_should=should, fn=reduce, rank_zero_only=rank_zero_only, _op=op)
     result = package._ResultMetric(meta, saved["is_tensor"])
     if saved["is_tensor"]:
-        result.value = saved["value"]
+        result.value, result._defaults["value"] = saved["value"], saved["default"]
         if saved["cumulated_batch_size"] is not None:
             result.cumulated_batch_size = saved["cumulated_batch_size"]
     elif meta.metric_attribute:

@@ -122,6 +122,18 @@ def test_a_cut_right_before_and_right_after_a_validation(tmp_path, validate_at):
     assert sum(event[0] == "validation start" for event in whole.events) == 1 + 2 * (10 // validate_at)
 
 
+class Precise(Model):
+    """Computes in the type of its weights and logs in float32: Lightning sums up in the default type of that moment."""
+
+    def loss(self, batch):
+        return (self.layers(features(batch).to(self.layers[0].weight.dtype)) - 1).pow(2).mean().float()
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
+def test_a_precision_goes_on_exactly(tmp_path, precision):
+    replay(tmp_path, lambda: Parts(Precise(), data(), {"precision": precision}))
+
+
 # ---- half precision with a scaler
 
 
