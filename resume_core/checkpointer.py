@@ -16,6 +16,7 @@ from resume_core.image import (
     FileSpec,
     Flat,
     Image,
+    Memory,
     OwnPart,
     Stager,
     dumps,
@@ -45,6 +46,8 @@ _MODEL = "model.safetensors"
 _TRAINING = "training.safetensors"
 _STRUCTURE = "training.json"
 _SHARED = ("model", "training")  # parts of a state that are the same on all ranks, or nearly so
+# of each part the prefix of its names; the file of the weights is used alone, with the names that the state_dict has
+_PATHS = {"model": "", "training": "training", "rank": "rank"}
 _LOOK_S = 0.05  # between two looks for the parts of other ranks
 _OWN = "own"
 
@@ -58,22 +61,22 @@ class Pending:
 
     Attributes:
         images: files that lie in the arena, valid until the next one is staged.
-        documents: small files by name.
+        documents: structures of small JSON files by name; they hold nothing that training changes.
         header: what the manifest will say about it.
         stage_s: seconds that staging kept training waiting.
         ranks: those whose shares make the checkpoint.
     """
 
     images: list[Image]
-    documents: Mapping[str, bytes]
+    documents: Mapping[str, Any]
     header: Mapping[str, Any]
     stage_s: float
     ranks: Ranks = field(default_factory=Ranks)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all its files."""
-        return sum(image.size_bytes for image in self.images) + sum(map(len, self.documents.values()))
+        """Bytes of its tensors' files."""
+        return sum(image.size_bytes for image in self.images)
 
     def write(self, store: Store, slot: Slot, *, still_newest: Callable[[], object]) -> Manifest | None:
         """Write the files, and on rank 0 commit; runs in the background. What was written is removed when it fails.
@@ -93,7 +96,7 @@ class Pending:
                 image.finish()
                 writer.write_file(image.name, image.buffer)
             for name, document in self.documents.items():
-                writer.write_file(name, document)
+                writer.write_file(name, dumps(document))
             writer.write_part()
             if not self.ranks.is_first:
                 return None
@@ -129,6 +132,7 @@ class Checkpointer:
         self.store = store
         self._ranks = ranks or Ranks()
         self._stager = Stager(Arena())
+        self._memories = {part: Memory() for part in _PATHS}
         self._names = {
             "model": _MODEL,
             "training": _TRAINING,
@@ -158,7 +162,10 @@ class Checkpointer:
         flat: dict[str, Flat] = {}
         problem: UnsupportedStateError | None = None
         try:
-            flat = _flatten(state)
+            flat = {
+                part: flatten(getattr(state, part), path=path, memory=self._memories[part])
+                for part, path in _PATHS.items()
+            }
         except UnsupportedStateError as error:
             problem = error
         if self._ranks.size == 1:
@@ -187,10 +194,12 @@ class Checkpointer:
         flat, first = self._flatten("staging", state)
         own = self._own(flat, first)
         images = self._copy(self._files(flat, own))
-        documents = {self._names["rank.json"]: dumps({"rank": flat["rank"].structure, _OWN: _own_documents(own)})}
+        documents: dict[str, Any] = {
+            self._names["rank.json"]: {"rank": flat["rank"].structure, _OWN: _own_documents(own)}
+        }
         if self._ranks.is_first:
             info = flatten(dict(state.info), lenient=True).structure
-            documents[_STRUCTURE] = dumps({part: flat[part].structure for part in _SHARED} | {"info": info})
+            documents[_STRUCTURE] = {part: flat[part].structure for part in _SHARED} | {"info": info}
         return Pending(images, documents, header, time.perf_counter() - start, self._ranks)
 
     def _own(self, flat: Mapping[str, Flat], first: Mapping[str, Any]) -> dict[str, OwnPart]:
@@ -204,8 +213,14 @@ class Checkpointer:
         if not self._ranks.is_first:
             return [of_rank]
         return [
-            FileSpec(self._names["model"], flat["model"].tensors, plain=True, metadata=flat["model"].aliases),
-            FileSpec(self._names["training"], flat["training"].tensors),
+            FileSpec(
+                self._names["model"],
+                flat["model"].tensors,
+                plain=True,
+                metadata=flat["model"].aliases,
+                plan=flat["model"].plan,
+            ),
+            FileSpec(self._names["training"], flat["training"].tensors, plan=flat["training"].plan),
             of_rank,
         ]
 
@@ -278,12 +293,6 @@ class Checkpointer:
                 path = f"{ref.path}/{self._names['rank.json']}"
                 raise CorruptCheckpointError(f"{path} does not fit {name}: {error!r}", path=path) from error
         return unflatten(structure, shared, plain=name == _MODEL, path=f"{ref.path}/{name}")
-
-
-def _flatten(state: State) -> dict[str, Flat]:
-    # the file of the weights is used alone, with the names that the state_dict has
-    paths = {"model": "", "training": "training", "rank": "rank"}
-    return {part: flatten(getattr(state, part), path=path) for part, path in paths.items()}
 
 
 def _first_problem(values: list[dict[str, Any]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from resume_core.image.arena import Arena
 from resume_core.image.layout import Entry, Layout
 from resume_core.image.loose import loose
+from resume_core.image.memory import Memory
 from resume_core.image.read import Header, Stored, parse, parse_header
 from resume_core.image.replicas import OwnPart, fingerprint, own_part, with_own_part
 from resume_core.image.stage import FileSpec, Image, Stager
@@ -28,6 +29,7 @@ __all__ = [
     "loads",
     "register_leaf",
     "Flat",
+    "Memory",
     "Recorded",
     "Layout",
     "Entry",

@@ -22,9 +22,10 @@ from resume_core.image.leaves import (
     encode_float,
     qualified_name,
 )
+from resume_core.image.memory import Known, Memory, signature
 from resume_core.image.quiet import collector_paused, plain_tensors
 from resume_core.image.text import dumps
-from resume_core.image.views import ViewNames, c_strides, stored_strides
+from resume_core.image.views import ViewNames, c_strides, same_view, stored_strides
 
 MAX_DEPTH = 100
 """Containers within one another. More is a mistake, or a linked list; Python's own recursion limit is 1,000 calls."""
@@ -51,14 +52,16 @@ class Flat:
         tensors: name to live tensor, no copy, detached from autograd. Names are dotted paths.
         aliases: name of a tensor that is the same view as an earlier one, to the name of that one; it is not in
             ``tensors``. As the metadata of a plain file they let ``safetensors.torch.load_model`` work.
+        plan: the same object for two trees of one :class:`Memory` only if a plan for one file fits the other.
     """
 
     structure: Any
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
+    plan: object = None
 
 
-def flatten(tree: Any, *, path: str = "", lenient: bool = False) -> Flat:
+def flatten(tree: Any, *, path: str = "", lenient: bool = False, memory: Memory | None = None) -> Flat:
     """Take a tree apart into JSON and tensors.
 
     Exact are: values, types, the order of dicts, and of tensors dtype, shape, the strides of dense ones, which are
@@ -72,14 +75,18 @@ def flatten(tree: Any, *, path: str = "", lenient: bool = False) -> Flat:
         tree: nested dicts, lists, tuples, sets, numbers, text, tensors and what else the table knows.
         path: prefix of the dotted names.
         lenient: record what is not supported, and tensors, as their ``repr``; never raises.
+        memory: of the walk before, over a tree like this one; brought up to date.
 
     Raises:
         UnsupportedStateError: a value that cannot be stored exactly; ``path`` names its place.
     """
-    encoder = _Encoder(lenient)
+    encoder = _Encoder(lenient, memory.known if memory else {})
     try:
         with plain_tensors(), collector_paused():
             structure = encoder.encode(tree, path)
+            if memory and not encoder.aliases_hold(memory):
+                encoder = _Encoder(lenient, {})
+                structure = encoder.encode(tree, path)
     except RecursionError as error:
         if not lenient:
             raise UnsupportedStateError(f"state at {path!r} is nested too deep", path=path) from error
@@ -88,7 +95,7 @@ def flatten(tree: Any, *, path: str = "", lenient: bool = False) -> Flat:
         if not lenient:
             raise
         structure = _recorded(tree)
-    return Flat(structure, encoder.tensors, encoder.aliases)
+    return Flat(structure, encoder.tensors, encoder.aliases, memory and encoder.remember(memory))
 
 
 def _recorded(value: Any) -> dict[str, Any]:
@@ -135,12 +142,30 @@ def _tensor_refusal(tensor: torch.Tensor) -> str:
 class _Encoder:
     """One walk over one tree."""
 
-    def __init__(self, lenient: bool) -> None:
+    def __init__(self, lenient: bool, known: dict[str, Known]) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
         self.aliases: dict[str, str] = {}
         self._lenient = lenient
+        self._known = known  # of the walk before
+        self._found: dict[str, Known] = {}
+        self._addresses: list[int] = []
+        self._num_new = 0  # tensors that were not as they are in the walk before
         self._views = ViewNames()
         self._open: set[int] = set()  # ids of the containers around the present value
+
+    def aliases_hold(self, memory: Memory) -> bool:
+        """Whether the tensors that were taken for known ones share memory with no others than before."""
+        num_found = len(self._found)
+        if self._num_new == num_found or len({*self._addresses}) == num_found:
+            return True
+        return not self._num_new and memory.has_same_aliases(self._addresses)
+
+    def remember(self, memory: Memory) -> object:
+        """Bring ``memory`` up to date; its plan."""
+        if self._num_new or len(self._found) != len(memory.known):
+            memory.plan = object()
+        memory.known, memory.addresses = self._found, self._addresses
+        return memory.plan
 
     def encode(self, value: Any, path: str) -> Any:
         handler = self._HANDLERS.get(type(value))
@@ -214,7 +239,8 @@ class _Encoder:
 
     def _dict(self, value: dict[Any, Any], path: str) -> Any:
         if _has_plain_keys(value):
-            return {key: self.encode(child, _join(path, key)) for key, child in value.items()}
+            prefix = _join(path, "")
+            return {key: self.encode(child, prefix + key) for key, child in value.items()}
         return {"$": "dict", "items": self._pairs(value, path)}
 
     def _dict_subclass(self, value: dict[Any, Any], path: str) -> Any:
@@ -229,7 +255,8 @@ class _Encoder:
     def _pairs(self, value: dict[Any, Any], path: str) -> list[Any]:
         return [
             [
-                self.encode(key, _join(path, f"key{index}")),
+                # most are numbers of parameters
+                self._int(key, path) if type(key) is int else self.encode(key, _join(path, f"key{index}")),
                 self.encode(child, _join(path, _key_name(key, index))),
             ]
             for index, (key, child) in enumerate(value.items())
@@ -260,29 +287,43 @@ class _Encoder:
     def _tensor(self, value: torch.Tensor, path: str) -> Any:
         if self._lenient:
             return _recorded(value)
-        if why := _tensor_refusal(value):
-            return self._refuse(value, path, why)
-        kind = "parameter" if type(value) is torch.nn.Parameter else "tensor"
+        known = self._known.get(path)
+        if known is None or signature(value) != known.signature or not self._still_fits(known, value):
+            if why := _tensor_refusal(value):
+                return self._refuse(value, path, why)
+            known = self._new(value, path)
+        name = known.name
+        self._found[path] = known
+        self._addresses.append(value.data_ptr())
+        if known.first == name:
+            self.tensors[name] = value.detach() if value.requires_grad else value
+        else:
+            self.aliases[name] = known.first
+        return known.node
+
+    def _still_fits(self, known: Known, value: torch.Tensor) -> bool:
+        """Whether name and alias can be those of before; that it is no alias now is looked at for all at the end."""
+        if not self._is_free(known.name):
+            return False
+        return known.first == known.name or same_view(value, self.tensors.get(known.first, value.new_empty(0)))
+
+    def _new(self, value: torch.Tensor, path: str) -> Known:
+        self._num_new += 1
         name = self._name(path)
         first = self._views.first_name(name, value)
-        if first == name:
-            node = _described(kind, name, value)
-            self.tensors[name] = value
-        else:
-            node = {"$": kind, "alias": first}
-            self.aliases[name] = first
-        if value.requires_grad:
-            node["requires_grad"] = True
-            if first == name:
-                self.tensors[name] = value.detach()
-        return node
+        found = signature(value)
+        assert found is not None  # what has none was refused
+        return Known(found, name, first, _node(name, first, value))
+
+    def _is_free(self, name: str) -> bool:
+        return not (name in self.tensors or name in self.aliases)
 
     def _name(self, path: str) -> str:
         """A name that no other tensor of the tree has and that every reader of the format takes."""
         name = path if path.isascii() else path.encode("utf-8", "backslashreplace").decode()
         name = base = name or "value"
         num_taken = 1
-        while name in self.tensors or name in self.aliases or name == "__metadata__":
+        while not self._is_free(name) or name == "__metadata__":
             num_taken += 1
             name = f"{base}~{num_taken}"
         return name
@@ -308,6 +349,14 @@ class _Encoder:
         np.ndarray: _array,
         **dict.fromkeys(_CONTAINERS, _container),
     }
+
+
+def _node(name: str, first: str, tensor: torch.Tensor) -> dict[str, Any]:
+    kind = "parameter" if type(tensor) is torch.nn.Parameter else "tensor"
+    node: dict[str, Any] = {"$": kind, "alias": first} if first != name else _described(kind, name, tensor)
+    if tensor.requires_grad:
+        node["requires_grad"] = True
+    return node
 
 
 def _described(kind: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:

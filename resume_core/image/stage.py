@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from resume_core.image.arena import Arena
 from resume_core.image.cuda import Copies
-from resume_core.image.layout import PAGE_BYTES, Layout, needs_reordering
+from resume_core.image.layout import PAGE_BYTES, Entry, Layout, needs_reordering
 from resume_core.image.quiet import collector_paused, plain_tensors
 
 _NO_MEMORY = torch.empty(0, dtype=torch.uint8, device="cpu")
@@ -24,12 +24,14 @@ class FileSpec:
         tensors: name to live tensor.
         plain: see :meth:`Layout.plan`.
         metadata: text for the header.
+        plan: :attr:`Flat.plan` of the tensors, to be spared looking whether the last save's layout still fits.
     """
 
     name: str
     tensors: Mapping[str, torch.Tensor]
     plain: bool = False
     metadata: Mapping[str, str] = field(default_factory=dict)
+    plan: object = None
 
 
 class Image:
@@ -41,14 +43,13 @@ class Image:
         size_bytes: its size.
     """
 
-    def __init__(self, name: str, layout: Layout, buffer: memoryview, memory: torch.Tensor, copies: Copies) -> None:
+    def __init__(self, name: str, placed: _Placed, buffer: memoryview, memory: torch.Tensor, copies: Copies) -> None:
         self.name = name
         self.buffer = buffer
-        self.size_bytes = layout.size_bytes
+        self.size_bytes = placed.layout.size_bytes
         self._memory = memory
         self._copies = copies
-        entries = layout.entries.values() if layout.plain else ()
-        self._unordered = [entry for entry in entries if needs_reordering(entry)]
+        self._unordered = list(placed.unordered)
 
     def finish(self) -> None:
         """Wait for what a GPU still copies, and bring a plain image into C order. Twice does no harm.
@@ -81,6 +82,8 @@ class _Placed:
     metadata: dict[str, str]
     offset: int
     groups: list[_Group]
+    unordered: list[Entry]
+    plan: object
 
 
 class Stager:
@@ -156,7 +159,7 @@ class Stager:
             old = before.get(file.name)
             if old is None or old.layout is not layout or old.offset != offset:
                 old = self._new(file, layout, offset)
-            self._placed[file.name] = old
+            self._placed[file.name] = replace(old, plan=file.plan)
 
     def _layout(self, file: FileSpec) -> Layout:
         old = self._placed.get(file.name)
@@ -164,7 +167,7 @@ class Stager:
             old is not None
             and old.layout.plain == file.plain
             and old.metadata == file.metadata
-            and old.layout.matches(file.tensors)
+            and ((file.plan is not None and file.plan is old.plan) or old.layout.matches(file.tensors))
         ):
             return old.layout
         return Layout.plan(file.tensors, metadata=file.metadata, plain=file.plain)
@@ -178,7 +181,8 @@ class Stager:
             if entry.nbytes:
                 group.names.append(entry.name)
                 group.targets.append(entry.view(image))
-        return _Placed(layout, dict(file.metadata), offset, list(groups.values()))
+        unordered = [entry for entry in layout.entries.values() if layout.plain and needs_reordering(entry)]
+        return _Placed(layout, dict(file.metadata), offset, list(groups.values()), unordered, file.plan)
 
     def _copy(self, file: FileSpec) -> None:
         for group in self._placed[file.name].groups:
@@ -195,7 +199,7 @@ class Stager:
         layout, offset = placed.layout, placed.offset
         buffer = self._arena.view(offset, layout.size_bytes)
         buffer[: len(layout.header)] = layout.header
-        return Image(name, layout, buffer, self._memory[offset : offset + layout.size_bytes], self._copies)
+        return Image(name, placed, buffer, self._memory[offset : offset + layout.size_bytes], self._copies)
 
 
 def _with_room(size_bytes: int) -> int:
