@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from recording import Hooks, Lab
 
@@ -120,3 +121,13 @@ def test_saves_are_gone_on_from_exactly(tmp_path, kind):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_save_is_gone_on_from_exactly(tmp_path, kind, workers):
     Lab(tmp_path, workers=workers, **KINDS[kind]).train().check_all(workers=2 - workers)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["32-true", "16-mixed"])
+@pytest.mark.parametrize("kind", ["after validation in between", "at the end of epochs", "inside windows"])
+def test_saves_of_a_training_on_a_gpu_are_gone_on_from_exactly(tmp_path, kind, precision):
+    lab = Lab(tmp_path, accelerator="gpu", precision=precision, deterministic=True, **KINDS[kind]).train()
+    for label in some(lab.saves):
+        lab.check(label)
