@@ -7,7 +7,7 @@ import readme
 
 def results(name, *rows):
     found = [{"section": section, "name": way, "rounds": rounds} for section, way, rounds in rows]
-    units = {column: "x" for column in readme.COLUMNS[name]} | {"extra memory": "GiB"}
+    units = dict.fromkeys(readme.COLUMNS[name], "x") | {"extra memory": "GiB"}
     return json.dumps({"units": units, "rows": found})
 
 
