@@ -102,11 +102,24 @@ def _child(job: Job) -> None:
     out = os.open(job.path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)
+    operations = _armed(job)
     try:
         scripts.run(job)
+        if operations is not None:
+            job.path("operations").write_text(json.dumps(operations.names))
     except BaseException as caught:
         error.write_text(f"{type(caught).__name__}: {caught}")
         raise
+
+
+def _armed(job: Job) -> Any:
+    """Count operations on the job's directory, and die at one of them, if the job says so; see kills.py."""
+    if "dies_at" not in job.options:
+        return None
+    import kills
+
+    death = job.options["dies_at"]
+    return kills.arm([job.directory], death and kills.Death(*death))
 
 
 _CONTEXT = multiprocessing.get_context("forkserver")

@@ -1,0 +1,263 @@
+"""Processes that are killed at one chosen operation on the disk: every one of a run, one after the other.
+
+`arm` counts what changes a folder (system calls on names and on data) and sends SIGKILL to its own process before the
+chosen one, or in its middle: half of the bytes of a write are there, half of the space is taken. What lies on a disk
+changes only by these calls, so a kill before each of them and in the middle of each that has one is a kill anywhere.
+
+`Start` is one start of a small run without a training framework, of any configuration a `Session` takes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import harness
+import torch
+
+from resume_core import Keep, SaveEvery
+from resume_core.ranks import Ranks
+from resume_core.session import Session
+from resume_core.state import Ending, Fact, Progress, State
+from resume_core.storage import direct
+
+ON_NAMES = ("open", "link", "symlink", "rename", "replace", "unlink", "remove", "mkdir", "rmdir", "truncate")
+ON_DATA = ("write", "writev", "pwrite", "pwritev", "fsync", "fdatasync", "ftruncate", "posix_fallocate")
+DIVISIBLE = ("pwrite", "fallocate")
+_BLOCK = 4096  # what O_DIRECT writes
+
+
+@dataclasses.dataclass(frozen=True)
+class Death:
+    """When a process kills itself.
+
+    Attributes:
+        number: of the operation, from 0.
+        halfway: in its middle instead of before it.
+    """
+
+    number: int
+    halfway: bool = False
+
+
+class Operations:
+    """Those of this process on what lies below ``roots``, in their order."""
+
+    def __init__(self, roots: Iterable[str | os.PathLike[str]], death: Death | None) -> None:
+        self.roots = tuple(os.path.realpath(root) for root in roots)
+        self.death = death
+        self.names: list[str] = []
+        self._lock = threading.Lock()
+
+    def concerns(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
+        if name == "open" and not args[1] & (os.O_CREAT | os.O_TRUNC):
+            return False
+        at, path = named.get("dir_fd"), args[0]
+        path = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else os.fspath(path)
+        path = os.path.join(os.readlink(f"/proc/self/fd/{at}") if at is not None else "", path)
+        return any(os.path.realpath(os.path.dirname(path)).startswith(root) or path == root for root in self.roots)
+
+    def count(self, name: str) -> Death | None:
+        """What is to happen at this operation."""
+        with self._lock:
+            number = len(self.names)
+            self.names.append(name)
+        return self.death if self.death is not None and self.death.number == number else None
+
+    def wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **named: Any) -> Any:
+            if not self.concerns(name, args, named):
+                return real(*args, **named)
+            death = self.count(name)
+            if death is not None:
+                if death.halfway:
+                    _halve(name, real, args)
+                os.kill(os.getpid(), signal.SIGKILL)
+            # the page cache outlives a killed process: syncing only takes time here
+            return None if name in ("fsync", "fdatasync") else real(*args, **named)
+
+        return call
+
+
+def _halve(name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    if name == "pwrite":
+        fd, data, offset_bytes = args
+        half = len(data) // 2
+        real(fd, data[: half - half % _BLOCK if half > _BLOCK else half], offset_bytes)
+    elif name == "fallocate":
+        fd, size_bytes = args
+        real(fd, size_bytes // 2)
+
+
+def arm(roots: Iterable[str | os.PathLike[str]], death: Death | None) -> Operations:
+    """Count the operations of this process from now on, and die at one of them."""
+    operations = Operations(roots, death)
+    for name in (*ON_NAMES, *ON_DATA):
+        setattr(os, name, operations.wrap(name, getattr(os, name)))
+    direct._allocate = operations.wrap("fallocate", direct._allocate)
+    direct._MIN_BYTES = 1  # small files are written like large ones
+    return operations
+
+
+class Walk:
+    """A framework of a few lines: a random walk. Whatever is lost or taken twice shows in its last bit."""
+
+    def __init__(self, ranks: Ranks, limits: dict[str, float]) -> None:
+        self.ranks, self.limits = ranks, limits
+        self.generator = torch.Generator().manual_seed(7 + ranks.rank)
+        self.place, self.speed = torch.zeros(5000), torch.zeros(3, 4).t()
+        self.own = torch.zeros(2)
+
+    weights_bytes = 20_000
+
+    def prepare(self, key: int) -> None:
+        pass
+
+    def preamble(self) -> dict[str, Any]:
+        return {}
+
+    def describe(self) -> dict[str, Fact]:
+        return {"seed": Fact(7)}
+
+    def capture(self) -> State:
+        rank = {"own": self.own, "generator": self.generator.get_state()}
+        return State(model={"place": self.place}, training={"speed": [self.speed]}, rank=rank)
+
+    def apply(self, state: State) -> None:
+        self.place.copy_(state.model["place"])
+        self.speed.copy_(state.training["speed"][0])
+        self.own.copy_(state.rank["own"])
+        self.generator.set_state(state.rank["generator"].clone())
+
+    def step(self) -> None:
+        self.own += torch.randn(2, generator=self.generator)
+        self.speed.mul_(0.9).add_(1 / 3)
+        self.place.sub_(self.speed.sum()).mul_(0.7)
+
+    def digest(self) -> str:
+        return harness.digest([self.place, self.speed, self.own, self.generator.get_state()])
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """One start of the walk.
+
+    Attributes:
+        root: folder of this test, where the directory of the run lies.
+        name: of this start: prefix of what it writes down.
+        num_steps: over the run.
+        keep: checkpoints that stay.
+        num_ranks: processes that walk together.
+        arguments: of `Session`, beside these; any that names a folder of its own is in ``folders`` too.
+        folders: what is watched beside the directory.
+    """
+
+    root: Path
+    name: str = "start"
+    num_steps: int = 2
+    keep: int = 1
+    num_ranks: int = 1
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    folders: tuple[Path, ...] = ()
+
+    @property
+    def directory(self) -> Path:
+        return self.root / "run"
+
+    def note(self, rank: int = 0) -> Path:
+        return self.root / f"{self.name}.{rank}.json"
+
+    def but(self, **changes: Any) -> Start:
+        return dataclasses.replace(self, **changes)
+
+
+def _walk(start: Start, rank: int, death: Death | None) -> None:
+    torch.set_num_threads(1)
+    operations = arm([start.directory, *start.folders], death)
+    store = torch.distributed.FileStore(str(start.root / f"{start.name}.ranks"), start.num_ranks)
+    ranks = Ranks(rank, start.num_ranks, store if start.num_ranks > 1 else None)
+    walk = Walk(ranks, {"max_steps": start.num_steps})
+    policies = {"save": SaveEvery(steps=1, minutes=None), "keep": Keep(last=start.keep)}
+    session = Session(walk, start.directory, **policies, **start.arguments)
+    restored = session.start(7)
+    progress = restored.progress if restored else Progress()
+    if not session.is_over:
+        session.begin(progress)
+        for step in range(progress.step + 1, start.num_steps + 1):
+            walk.step()
+            progress = Progress(step=step, batch=step, is_last=step == start.num_steps)
+            session.wait()
+            session.boundary(progress)
+        session.finish(progress, Ending("max_steps", {"max_steps": start.num_steps}))
+        session.end()
+    found = restored and [restored.ref.path, restored.progress.step]
+    facts = {"end": walk.digest(), "restored": found, "operations": operations.names}
+    start.note(rank).write_text(json.dumps(facts))
+
+
+def begin(start: Start, deaths: dict[int, Death] | None = None) -> list[Any]:
+    """Start the processes of a start; ``deaths`` says which ranks die, and when."""
+    start.root.mkdir(parents=True, exist_ok=True)
+    each = range(start.num_ranks)
+    made = [harness._CONTEXT.Process(target=_walk, args=(start, r, (deaths or {}).get(r))) for r in each]
+    for process in made:
+        process.start()
+    return made
+
+
+def finish(start: Start) -> list[dict[str, Any]]:
+    """Walk to the end; what each rank wrote down."""
+    processes = begin(start)
+    for process in processes:
+        process.join(harness.DEADLINE_S)
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+    assert codes == [0] * start.num_ranks, f"{start.name} ended with {codes}"
+    return [json.loads(start.note(rank).read_text()) for rank in range(start.num_ranks)]
+
+
+def die(start: Start, death: Death, rank: int = 0) -> bool:
+    """Walk until one rank dies, and the others with it after a moment. False when it came to its end instead."""
+    processes = begin(start, {rank: death})
+    processes[rank].join(harness.DEADLINE_S)
+    code = processes[rank].exitcode
+    if code == -signal.SIGKILL and start.num_ranks > 1:
+        time.sleep(0.2)  # what they do in the meantime must do no harm either
+    for process in processes:
+        if code != 0:
+            process.kill()
+        process.join(harness.DEADLINE_S)
+    assert code in (0, -signal.SIGKILL), f"{start.name} ended with {code}"
+    return code != 0
+
+
+def deaths(operations: list[str]) -> list[Death]:
+    """Every way to die at the operations of a run."""
+    found = []
+    for number, name in enumerate(operations):
+        found += [Death(number), Death(number, halfway=True)] if name in DIVISIBLE else [Death(number)]
+    return found
+
+
+def newest_committed(directory: Path) -> str | None:
+    """The newest checkpoint of the newest attempt that has any, as a stranger would find it."""
+    for attempt in sorted(directory.glob("attempt-*"), reverse=True):
+        found = {}
+        for path in attempt.glob("step-*/manifest.json"):
+            found[json.loads(path.read_text())["serial"]] = f"{attempt.name}/{path.parent.name}"
+        if found:
+            return found[max(found)]
+    return None
+
+
+def copy(template: Path, root: Path) -> None:
+    shutil.copytree(template, root / "run")
