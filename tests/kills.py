@@ -4,7 +4,7 @@
 chosen one, or in its middle: half of the bytes of a write are there, half of the space is taken. What lies on a disk
 changes only by these calls, so a kill before each of them and in the middle of each that has one is a kill anywhere.
 
-`Start` is one start of a small run without a training framework, of any configuration a `Session` takes.
+What is started and killed here are walks (walks.py), of any configuration that a `Session` takes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 import signal
 import threading
 import time
@@ -23,10 +22,9 @@ from typing import Any
 import harness
 import torch
 
-from resume_core import Keep, SaveEvery
+from walks import Start
+
 from resume_core.ranks import Ranks
-from resume_core.session import Session
-from resume_core.state import Ending, Fact, Progress, State
 from resume_core.storage import direct
 
 ON_NAMES = ("open", "link", "symlink", "rename", "replace", "unlink", "remove", "mkdir", "rmdir", "truncate")
@@ -107,100 +105,15 @@ def arm(roots: Iterable[str | os.PathLike[str]], death: Death | None) -> Operati
     return operations
 
 
-class Walk:
-    """A framework of a few lines: a random walk. Whatever is lost or taken twice shows in its last bit."""
-
-    def __init__(self, ranks: Ranks, limits: dict[str, float]) -> None:
-        self.ranks, self.limits = ranks, limits
-        self.generator = torch.Generator().manual_seed(7 + ranks.rank)
-        self.place, self.speed = torch.zeros(5000), torch.zeros(3, 4).t()
-        self.own = torch.zeros(2)
-
-    weights_bytes = 20_000
-
-    def prepare(self, key: int) -> None:
-        pass
-
-    def preamble(self) -> dict[str, Any]:
-        return {}
-
-    def describe(self) -> dict[str, Fact]:
-        return {"seed": Fact(7)}
-
-    def capture(self) -> State:
-        rank = {"own": self.own, "generator": self.generator.get_state()}
-        return State(model={"place": self.place}, training={"speed": [self.speed]}, rank=rank)
-
-    def apply(self, state: State) -> None:
-        self.place.copy_(state.model["place"])
-        self.speed.copy_(state.training["speed"][0])
-        self.own.copy_(state.rank["own"])
-        self.generator.set_state(state.rank["generator"].clone())
-
-    def step(self) -> None:
-        self.own += torch.randn(2, generator=self.generator)
-        self.speed.mul_(0.9).add_(1 / 3)
-        self.place.sub_(self.speed.sum()).mul_(0.7)
-
-    def digest(self) -> str:
-        return harness.digest([self.place, self.speed, self.own, self.generator.get_state()])
-
-
-@dataclasses.dataclass(frozen=True)
-class Start:
-    """One start of the walk.
-
-    Attributes:
-        root: folder of this test, where the directory of the run lies.
-        name: of this start: prefix of what it writes down.
-        num_steps: over the run.
-        keep: checkpoints that stay.
-        num_ranks: processes that walk together.
-        arguments: of `Session`, beside these; any that names a folder of its own is in ``folders`` too.
-        folders: what is watched beside the directory.
-    """
-
-    root: Path
-    name: str = "start"
-    num_steps: int = 2
-    keep: int = 1
-    num_ranks: int = 1
-    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
-    folders: tuple[Path, ...] = ()
-
-    @property
-    def directory(self) -> Path:
-        return self.root / "run"
-
-    def note(self, rank: int = 0) -> Path:
-        return self.root / f"{self.name}.{rank}.json"
-
-    def but(self, **changes: Any) -> Start:
-        return dataclasses.replace(self, **changes)
-
-
 def _walk(start: Start, rank: int, death: Death | None) -> None:
     torch.set_num_threads(1)
     operations = arm([start.directory, *start.folders], death)
-    store = torch.distributed.FileStore(str(start.root / f"{start.name}.ranks"), start.num_ranks)
-    ranks = Ranks(rank, start.num_ranks, store if start.num_ranks > 1 else None)
-    walk = Walk(ranks, {"max_steps": start.num_steps})
-    policies = {"save": SaveEvery(steps=1, minutes=None), "keep": Keep(last=start.keep)}
-    session = Session(walk, start.directory, **policies, **start.arguments)
-    restored = session.start(7)
-    progress = restored.progress if restored else Progress()
-    if not session.is_over:
-        session.begin(progress)
-        for step in range(progress.step + 1, start.num_steps + 1):
-            walk.step()
-            progress = Progress(step=step, batch=step, is_last=step == start.num_steps)
-            session.wait()
-            session.boundary(progress)
-        session.finish(progress, Ending("max_steps", {"max_steps": start.num_steps}))
-        session.end()
-    found = restored and [restored.ref.path, restored.progress.step]
-    facts = {"end": walk.digest(), "restored": found, "operations": operations.names}
-    start.note(rank).write_text(json.dumps(facts))
+    ranks = Ranks()
+    if start.num_ranks > 1:
+        store = torch.distributed.FileStore(str(start.root / f"{start.name}.ranks"), start.num_ranks)
+        ranks = Ranks(rank, start.num_ranks, store)
+    found = start.take(ranks)
+    start.note(rank).write_text(json.dumps({**found, "operations": operations.names}))
 
 
 def begin(start: Start, deaths: dict[int, Death] | None = None) -> list[Any]:
@@ -257,7 +170,3 @@ def newest_committed(directory: Path) -> str | None:
         if found:
             return found[max(found)]
     return None
-
-
-def copy(template: Path, root: Path) -> None:
-    shutil.copytree(template, root / "run")
