@@ -271,7 +271,8 @@ class Checkpointer:
 
     def _document(self, ref: CheckpointRef, manifest: Manifest, name: str, keys: set[str]) -> Any:
         document = loads(bytes(read_file(self.store, ref, manifest.file(name))), path=f"{ref.path}/{name}")
-        if not isinstance(document, dict) or not keys <= document.keys():
+        whole = isinstance(document, dict) and keys <= document.keys()
+        if not whole or not isinstance(document.get(_OWN, {}), dict):
             raise CorruptCheckpointError(f"{ref.path}/{name} lacks the structure it is for", path=ref.path)
         return document
 

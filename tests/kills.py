@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import resource
 import signal
 import threading
 import time
@@ -21,7 +22,6 @@ from typing import Any
 
 import harness
 import torch
-
 from walks import Start
 
 from resume_core.ranks import Ranks
@@ -151,6 +151,25 @@ def die(start: Start, death: Death, rank: int = 0) -> bool:
         process.join(harness.DEADLINE_S)
     assert code in (0, -signal.SIGKILL), f"{start.name} ended with {code}"
     return code != 0
+
+
+def in_limited_memory(work: Callable[..., Any], *args: Any, more_bytes: int = 512 << 20) -> Any:
+    """What ``work`` returns in a process that gets no more than so much memory beside what it has."""
+    ours, theirs = harness._CONTEXT.Pipe()
+    process = harness._CONTEXT.Process(target=_limited, args=(theirs, more_bytes, work, args))
+    process.start()
+    theirs.close()
+    result = ours.recv() if ours.poll(harness.DEADLINE_S) else None
+    process.join(harness.DEADLINE_S)
+    assert process.exitcode == 0, f"it ended with {process.exitcode}"
+    return result
+
+
+def _limited(pipe: Any, more_bytes: int, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    has_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (has_bytes + more_bytes,) * 2)
+    pipe.send(work(*args))
 
 
 def deaths(operations: list[str]) -> list[Death]:

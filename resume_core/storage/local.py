@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 from resume_core.storage.digest import BytesLike, byte_view
 from resume_core.storage.direct import DirectFile
-from resume_core.storage.interface import Names, Sink, Store
+from resume_core.storage.interface import Names, Sink, Store, refuse_large
 from resume_core.storage.paths import temporary_name, validate_key
 
 __all__ = ["LocalStore"]
@@ -69,6 +69,7 @@ class LocalStore(Store):
     def read(self, key: str) -> bytes:
         """See ``Store.read``."""
         with _missing(self._path(key)) as path, open(path, "rb") as file:
+            refuse_large(path, os.fstat(file.fileno()).st_size)
             return file.read()
 
     def size(self, key: str) -> int:
