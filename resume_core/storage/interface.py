@@ -11,7 +11,7 @@ from resume_core.storage.digest import BytesLike, byte_view
 __all__ = ["MAX_READ_BYTES", "Names", "Sink", "Store", "refuse_large"]
 
 MAX_READ_BYTES = 256 << 20
-"""Most that ``Store.read`` takes into memory: the manifest of a checkpoint of 80 TiB. Large files have ``read_into``."""
+"""Most that ``Store.read`` takes into memory: the manifest of a checkpoint of 80 TiB."""
 
 Names = list[str]
 """What ``Store.list`` returns; inside these classes ``list`` is the method."""
