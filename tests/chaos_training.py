@@ -1,6 +1,6 @@
 """What `make chaos` kills: a short training with the callback, on one rank or, started once a rank, on several.
 
-    python tests/chaos_training.py FOLDER
+python tests/chaos_training.py FOLDER
 """
 
 from __future__ import annotations

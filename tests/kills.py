@@ -24,26 +24,32 @@ import harness
 import torch
 from walks import Start
 
+from resume_core.errors import ResumeError
 from resume_core.ranks import Ranks
 from resume_core.storage import direct
 
 ON_NAMES = ("open", "link", "symlink", "rename", "replace", "unlink", "remove", "mkdir", "rmdir", "truncate")
 ON_DATA = ("write", "writev", "pwrite", "pwritev", "fsync", "fdatasync", "ftruncate", "posix_fallocate")
+TAKING_SPACE = ("open", "link", "mkdir", "pwrite", "fallocate", "fsync")
 DIVISIBLE = ("pwrite", "fallocate")
 _BLOCK = 4096  # what O_DIRECT writes
 
 
 @dataclasses.dataclass(frozen=True)
 class Death:
-    """When a process kills itself.
+    """When a process kills itself, or an operation fails.
 
     Attributes:
         number: of the operation, from 0.
         halfway: in its middle instead of before it.
+        code: the error that it gives instead of a kill.
+        lasting: and so does each one after it that takes space.
     """
 
     number: int
     halfway: bool = False
+    code: int | None = None
+    lasting: bool = False
 
 
 class Operations:
@@ -68,7 +74,11 @@ class Operations:
         with self._lock:
             number = len(self.names)
             self.names.append(name)
-        return self.death if self.death is not None and self.death.number == number else None
+        death = self.death
+        if death is None or number < death.number:
+            return None
+        goes_on = death.lasting and name in TAKING_SPACE
+        return death if number == death.number or goes_on else None
 
     def wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **named: Any) -> Any:
@@ -78,6 +88,8 @@ class Operations:
             if death is not None:
                 if death.halfway:
                     _halve(name, real, args)
+                if death.code is not None:
+                    raise OSError(death.code, os.strerror(death.code))
                 os.kill(os.getpid(), signal.SIGKILL)
             # the page cache outlives a killed process: syncing only takes time here
             return None if name in ("fsync", "fdatasync") else real(*args, **named)
@@ -112,8 +124,14 @@ def _walk(start: Start, rank: int, death: Death | None) -> None:
     if start.num_ranks > 1:
         store = torch.distributed.FileStore(str(start.root / f"{start.name}.ranks"), start.num_ranks)
         ranks = Ranks(rank, start.num_ranks, store)
-    found = start.take(ranks)
-    start.note(rank).write_text(json.dumps({**found, "operations": operations.names}))
+    problem = None
+    try:
+        found = start.take(ranks)
+    except (OSError, ResumeError) as error:
+        if death is None or death.code is None:
+            raise
+        found, problem = {}, f"{type(error).__name__}: {error}"
+    start.note(rank).write_text(json.dumps({**found, "operations": operations.names, "problem": problem}))
 
 
 def begin(start: Start, deaths: dict[int, Death] | None = None) -> list[Any]:
@@ -126,9 +144,9 @@ def begin(start: Start, deaths: dict[int, Death] | None = None) -> list[Any]:
     return made
 
 
-def finish(start: Start) -> list[dict[str, Any]]:
-    """Walk to the end; what each rank wrote down."""
-    processes = begin(start)
+def finish(start: Start, death: Death | None = None) -> list[dict[str, Any]]:
+    """Walk to the end, or to the error that ``death`` leads to on rank 0; what each rank wrote down."""
+    processes = begin(start, {} if death is None else {0: death})
     for process in processes:
         process.join(harness.DEADLINE_S)
     codes = [process.exitcode for process in processes]

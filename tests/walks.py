@@ -101,7 +101,7 @@ class Start:
             for step in range(progress.step + 1, self.num_steps + 1):
                 walk.step()
                 progress = Progress(step=step, batch=step, is_last=step == self.num_steps)
-                session.wait()
+                session._saves.writer.wait()  # a failed save is the boundary's affair
                 session.boundary(progress)
             session.finish(progress, Ending("max_steps", {"max_steps": self.num_steps}))
             session.end()

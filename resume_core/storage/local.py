@@ -26,6 +26,8 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUP
 # What fsync(2) answers for a folder where the file system has no such notion.
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 
+_FOLDER_BYTES = 4096  # a new folder takes a block, on most file systems
+
 
 class LocalStore(Store):
     """A local directory. It is created by the first write.
@@ -42,22 +44,22 @@ class LocalStore(Store):
         path = self._path(key)
         if os.path.lexists(path):
             return False
-        with self._temporary(path) as temporary:
+        with self._temporary(path, len(data)) as temporary:
             write_file(temporary, data)
             made = _link(temporary, path)
             if made is None:
                 return self._create_exclusively(path, data)
-        if made:
-            sync_folder(os.path.dirname(path))
+            if made:
+                sync_folder(os.path.dirname(path))
         return made
 
     def put(self, key: str, data: bytes) -> None:
         """See ``Store.put``."""
         path = self._path(key)
-        with self._temporary(path) as temporary:
+        with self._temporary(path, len(data)) as temporary:
             write_file(temporary, data)
             os.replace(temporary, path)
-        sync_folder(os.path.dirname(path))
+            sync_folder(os.path.dirname(path))
 
     def open_sink(self, key: str, size_bytes: int) -> Sink:
         """See ``Store.open_sink``."""
@@ -140,15 +142,15 @@ class LocalStore(Store):
             make_folder(os.path.dirname(path))
 
     @contextmanager
-    def _temporary(self, path: str) -> Iterator[str]:
+    def _temporary(self, path: str, size_bytes: int) -> Iterator[str]:
         """A temporary name beside ``path``; what is still there at the end, however it comes, is removed."""
         self._make_parent(path)
         temporary = _temporary_path(path)
         try:
-            with _explained(self.url, path):
+            with _explained(self.url, path, size_bytes):
                 yield temporary
         finally:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # retention removes it
                 os.unlink(temporary)
 
     def _create_exclusively(self, path: str, data: bytes) -> bool:
@@ -164,7 +166,7 @@ class LocalStore(Store):
 
 
 @contextmanager
-def _explained(root: str, path: str, needed_bytes: int | None = None) -> Iterator[None]:
+def _explained(root: str, path: str, needed_bytes: int = _FOLDER_BYTES) -> Iterator[None]:
     """Let an error of the system out with its type, naming the path, the store and the way out."""
     try:
         yield
@@ -176,14 +178,24 @@ def _explained(root: str, path: str, needed_bytes: int | None = None) -> Iterato
         raise OSError(error.errno, what, path) from error
 
 
-def _advice(code: int, folder: str, needed_bytes: int | None) -> str:
+def _advice(code: int, folder: str, needed_bytes: int) -> str:
+    if code == errno.EIO:
+        return "the disk, or the way to it, is broken: look into the system's log, or choose another directory"
     if code not in (errno.ENOSPC, errno.EDQUOT):
         return "choose a directory that this user can write, or mend it"
-    missing = ""
-    if needed_bytes is not None:
-        with suppress(OSError):
-            missing = f"{needed_bytes} bytes are needed and {shutil.disk_usage(folder).free} are free; "
-    return f"{missing}free some space or keep fewer checkpoints; what was there before is intact"
+    free = "fewer"
+    with suppress(OSError):
+        free = str(shutil.disk_usage(_existing(folder)).free)
+    quota = " on the disk, and a quota may allow less" if code == errno.EDQUOT else ""
+    missing = f"{needed_bytes} bytes are needed and {free} are free{quota}"
+    return f"{missing}; free some space or keep fewer checkpoints; what was there before is intact"
+
+
+def _existing(folder: str) -> str:
+    """The folder, or the first one above it that is there."""
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    return folder
 
 
 class _LocalSink(Sink):
@@ -198,7 +210,7 @@ class _LocalSink(Sink):
             self._file.write_at(offset_bytes, data)
 
     def _finish(self) -> None:
-        with _explained(self._root, self._path):
+        with _explained(self._root, self._path, self._size_bytes):
             self._file.sync()
             self._file.close()
             os.replace(self._temporary, self._path)

@@ -19,7 +19,8 @@ from resume_core.storage import open_store
 from resume_core.storage.local import LocalStore, make_folder
 from resume_core.storage.store import FsspecStore
 
-from .helpers import Faults, FaultyOs, in_child, tree
+from .faults import Faults
+from .helpers import FaultyOs, in_child, tree
 
 
 def interrupt_a_sink(store, key, error):
