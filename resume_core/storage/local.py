@@ -108,8 +108,10 @@ class LocalStore(Store):
         return True
 
     def delete(self, key: str) -> None:
-        """See ``Store.delete``. A symbolic link is removed, not what it points to."""
+        """See ``Store.delete``. A symbolic link is removed, not what it points to; behind one nothing is."""
         path = self._path(key)
+        if self._link_above(path) is not None:
+            return
         with suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(path)
             # Deletions are ordered (the manifest goes first), after a power cut too.
@@ -117,6 +119,8 @@ class LocalStore(Store):
 
     def delete_tree(self, prefix: str) -> None:
         """See ``Store.delete_tree``. Symbolic links are removed, not followed."""
+        if prefix and self._link_above(os.path.join(self._path(prefix), "")) is not None:
+            return
         for name in self.list(prefix):
             path = os.path.join(self._path(prefix) if prefix else self.url, name)
             if os.path.isdir(path) and not os.path.islink(path):
@@ -128,8 +132,11 @@ class LocalStore(Store):
 
     def delete_empty(self, prefix: str) -> None:
         """See ``Store.delete_empty``."""
+        path = self._path(prefix)
+        if self._link_above(path) is not None:
+            return
         try:
-            os.rmdir(self._path(prefix))
+            os.rmdir(path)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST):
                 raise
@@ -137,8 +144,19 @@ class LocalStore(Store):
     def _path(self, key: str) -> str:
         return os.path.join(self.url, *validate_key(key).split("/"))
 
+    def _link_above(self, path: str) -> str | None:
+        """A symbolic link among the folders between the root and ``path``: what is behind it belongs to its user."""
+        folder = os.path.dirname(path)
+        while len(folder) > len(self.url):
+            if os.path.islink(folder):
+                return folder
+            folder = os.path.dirname(folder)
+        return None
+
     def _make_parent(self, path: str) -> None:
         with _explained(self.url, path):
+            if (link := self._link_above(path)) is not None:
+                raise OSError(errno.ELOOP, "nothing is written through a symbolic link", link)
             make_folder(os.path.dirname(path))
 
     @contextmanager
@@ -174,7 +192,7 @@ def _explained(root: str, path: str, needed_bytes: int = _FOLDER_BYTES) -> Itera
         if error.errno is None:
             raise
         advice = _advice(error.errno, os.path.dirname(path), needed_bytes)
-        what = f"{os.strerror(error.errno)}: cannot write into the store {root}; {advice}"
+        what = f"{error.strerror}: cannot write into the store {root}; {advice}"
         raise OSError(error.errno, what, path) from error
 
 

@@ -66,16 +66,22 @@ def test_a_kill_before_the_first_periodic_save_goes_on_from_the_save_at_the_star
     assert "resumed at step 0" in second.path("log").read_text()
 
 
-def test_thirty_kills_at_random_moments_change_nothing(tmp_path):
-    long = new_job(tmp_path, name="reference", directory=str(tmp_path / "reference"), num_samples=120, epochs=4)
+@pytest.mark.parametrize(
+    ("total", "num_samples"),
+    [(30, 120), pytest.param(200, 640, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+    ids=["30", "200"],
+)
+def test_kills_at_random_moments_change_nothing(tmp_path, total, num_samples):
+    directory = str(tmp_path / "reference")
+    long = new_job(tmp_path, name="reference", directory=directory, num_samples=num_samples, epochs=4)
     reference = long, train(long)
     moments = random.Random(20)
     jobs = [long.but(name="start-0", directory=str(tmp_path / "ckpt"), workers=2, slow_s=0.15)]
     num_kills = 0
-    while num_kills < 30 and kill_after(jobs[-1], 0.3 + moments.random() * 0.6):
+    while num_kills < total and kill_after(jobs[-1], 0.3 + moments.random() * 0.6):
         num_kills += 1
         jobs.append(jobs[0].but(name=f"start-{len(jobs)}", seed=100 + len(jobs)))
-    assert num_kills == 30
+    assert num_kills == total
     jobs.append(jobs[0].but(name="last", seed=99, slow_s=0.0))
     assert_same_run(reference, train(jobs[-1]), *jobs)
 
