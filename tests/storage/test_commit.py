@@ -163,14 +163,19 @@ def test_only_rank_0_commits(store):
 
 def test_discard_frees_what_a_failed_save_wrote(store):
     run = Run(store)
-    for writer in write_ranks(store, run.slots.take(500), "a"):
+    slot = run.slots.take(500)
+    first, other = CheckpointWriter(store, slot, 0, 2), CheckpointWriter(store, slot, 1, 2)
+    first.write_file("model.safetensors", b"a")
+    first.write_part()
+    other.write_file("rank-00001.json", b"{}")
+    for writer in (first, other):
         writer.discard()
     assert tree(store) == [f"{run.attempt.name}/attempt.json"]
     assert store.list(run.attempt.name) == ["attempt.json"]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["seen", "not seen"])
-def test_a_commit_that_failed_after_it_took_effect_stays_whole(store, again, monkeypatch):
+def test_a_commit_that_failed_after_it_took_effect_stays_whole(store, again):
     run = Run(store)
     slot = run.slots.take(1)
     writers = write_ranks(store, slot, "a")
