@@ -14,8 +14,8 @@ from walks import Start, Walk
 
 from resume_core.state import Progress, State
 
-STATE_BYTES = 24 << 20
-FIRST_BYTES = 6 << 20  # what the first saves import and make once
+STATE_BYTES = 16 << 20
+FIRST_BYTES = 5 << 20  # what the first saves import and make once
 SLACK_BYTES = 2 << 20  # what the interpreter and malloc take and give back as they like
 
 
