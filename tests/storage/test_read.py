@@ -134,6 +134,16 @@ def test_files_swapped_between_checkpoints_are_found(store, run, ref):
     assert load(store, ref) == "a"
 
 
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+def test_files_swapped_between_ranks_are_found(store, ref, suffix):
+    keys = [f"{ref.path}/rank-0000{rank}{suffix}" for rank in range(2)]
+    contents = [store.read(key) for key in keys]
+    for key, content in zip(keys, reversed(contents), strict=True):
+        store.put(key, content)
+    with pytest.raises(CorruptCheckpointError, match=rf"rank-0000[01]{suffix} of the checkpoint {ref.path} is damaged"):
+        verify(store, ref)
+
+
 def test_a_manifest_from_another_checkpoint_is_found(store, run, ref):
     other = run.save(501, "b")
     store.put(f"{ref.path}/manifest.json", store.read(f"{other.path}/manifest.json"))
