@@ -152,9 +152,11 @@ def test_a_folder_that_turns_read_only_is_named_and_training_goes_on(tmp_path, c
     assert run.found() == 3
 
 
+on_linux = pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="/proc tells which file a call is about")
 long = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
+@on_linux
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
 @pytest.mark.parametrize("nth", [pytest.param(1, id="all", marks=long), pytest.param(61, id="some")])
 def test_an_error_at_any_operation_ends_the_run_clearly_or_not_at_all(tmp_path, nth, lasting):
