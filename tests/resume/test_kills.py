@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from harness import Job, assert_same_run, assert_tail, batches, kill_after, kill_at, reads, train
+from harness import Job, assert_same_run, assert_tail, batches, committed, kill_after, kill_at, reads, train
 
 NUM_BATCHES = 15  # three epochs of five
 
@@ -80,7 +80,8 @@ def test_kills_at_random_moments_change_nothing(tmp_path, total, num_samples):
     num_kills = 0
     while num_kills < total and kill_after(jobs[-1], 0.3 + moments.random() * 0.6):
         num_kills += 1
-        jobs.append(jobs[0].but(name=f"start-{len(jobs)}", seed=100 + len(jobs)))
+        seed = 100 + len(jobs) if committed(jobs[0]) else long.seed  # without a save the run begins anew
+        jobs.append(jobs[0].but(name=f"start-{len(jobs)}", seed=seed))
     assert num_kills == total
     jobs.append(jobs[0].but(name="last", seed=99, slow_s=0.0))
     assert_same_run(reference, train(jobs[-1]), *jobs)
