@@ -17,8 +17,8 @@ from dataclasses import asdict
 from typing import Any
 
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
-from resume_core.header import fit_of
 from resume_core.restore import Restored
+from resume_core.saved_header import fit_of
 from resume_core.state import Ending, Progress
 from resume_core.storage import CheckpointRef, Manifest
 

@@ -22,10 +22,10 @@ from resume_core.errors import (
     ResumeError,
     UnsupportedStateError,
 )
-from resume_core.header import header_of, origin_of
 from resume_core.origin import ORIGIN, Origin
 from resume_core.policy import Changes
 from resume_core.ranks import Ranks
+from resume_core.saved_header import header_of, origin_of
 from resume_core.state import Progress, RunConfig, State
 from resume_core.storage import CheckpointRef, Store, read_manifest
 
