@@ -207,15 +207,17 @@ def kill_at(job: Job, batch: int, *, saved: int | None = None, in_epoch_end: boo
     kill(process)
 
 
-def kill_after(job: Job, seconds: float) -> bool:
-    """Train for ``seconds``, then kill. False when the run had ended by then."""
+def kill_somewhere(job: Job, num_batches: int, delay_s: float) -> bool:
+    """Train until ``num_batches`` have begun and a moment longer, then kill. False when the run had ended by then."""
     process = start(job)
-    process.join(seconds)
-    if process.exitcode is not None:
-        assert process.exitcode == 0, job.path("log").read_text()[-6000:]
-        return False
-    kill(process)
-    return True
+    wait_for(lambda: len(batches(job)) >= num_batches or job.path("end").exists(), process, job)
+    process.join(delay_s)
+    if process.exitcode is None and not job.path("end").exists():
+        kill(process)
+        return True
+    process.join()
+    assert process.exitcode == 0, job.path("log").read_text()[-6000:]
+    return False
 
 
 class Recorder:
