@@ -56,6 +56,12 @@ def _positive(name: str, value: float | None, *, minimum: float = 0) -> None:
         raise ValueError(f"{name} must be a number above {minimum} or None, got {value!r}")
 
 
+def _whole(name: str, value: float | None) -> None:
+    _positive(name, value)
+    if value is not None and not float(value).is_integer():
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+
+
 @dataclass(frozen=True)
 class SaveEvery:
     """When to save: whichever of ``steps`` and ``minutes`` comes first.
@@ -75,29 +81,47 @@ class SaveEvery:
     at_start: bool = True
 
     def __post_init__(self) -> None:
-        _positive("SaveEvery.steps", self.steps)
+        _whole("SaveEvery.steps", self.steps)
         _positive("SaveEvery.minutes", self.minutes)
-        if self.steps is not None and int(self.steps) != self.steps:
-            raise ValueError(f"SaveEvery.steps must be a whole number, got {self.steps!r}")
 
 
 @dataclass(frozen=True)
 class Keep:
-    """Which checkpoints stay.
+    """Which checkpoints stay. What any of the rules keeps stays; the newest one always does.
 
     Args:
         last: how many of the newest committed checkpoints stay, at least 1.
+        every_steps: milestones: of each multiple of so many optimizer steps, the first checkpoint at or after it.
+        every_epochs: milestones: of each multiple of so many epochs, the first checkpoint at or after its end.
+        best: name of a metric, as ``self.log`` gives it; the checkpoint with the best value stays. Of several that
+            carry one value (a validation is older than the save) it is the first, and NaN is never the best.
+        mode: ``"min"`` when a smaller ``best`` is better, ``"max"`` when a larger one is.
+        thin_after: milestones and the best one are left with their weights alone as soon as so many newer checkpoints
+            exist. Training cannot go on from them any more. None: they stay whole.
 
     Raises:
-        ValueError: ``last`` below 1.
+        ValueError: a count that is not a positive whole number, another ``mode``, an empty name, or ``thin_after``
+            without a rule that keeps something to be thinned.
     """
 
     last: int = 3
+    every_steps: int | None = None
+    every_epochs: int | None = None
+    best: str | None = None
+    mode: Literal["min", "max"] = "min"
+    thin_after: int | None = None
 
     def __post_init__(self) -> None:
-        _positive("Keep.last", self.last)
-        if int(self.last) != self.last:
-            raise ValueError(f"Keep.last must be a whole number, got {self.last!r}")
+        if self.last is None:
+            raise ValueError("Keep.last must be a whole number above 0, got None")
+        for name in ("last", "every_steps", "every_epochs", "thin_after"):
+            _whole(f"Keep.{name}", getattr(self, name))
+        if self.best is not None and not (isinstance(self.best, str) and self.best):
+            raise ValueError(f"Keep.best must be the name of a metric or None, got {self.best!r}")
+        if self.mode not in ("min", "max"):
+            raise ValueError(f'Keep.mode must be "min" or "max", got {self.mode!r}')
+        if self.thin_after is not None and not (self.every_steps or self.every_epochs or self.best):
+            raise ValueError("Keep.thin_after has nothing to thin: give every_steps, every_epochs or best as well")
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,16 @@
 """Bytes on storage: stores, the commit of a checkpoint, lineage and retention. Knows no tensors."""
 
+from resume_core.storage.attempt import Attempt
 from resume_core.storage.commit import CheckpointSlots, CheckpointWriter, Slot
 from resume_core.storage.digest import ALGORITHM, CHUNK_BYTES, digest_chunks
-from resume_core.storage.lineage import Attempt, Lineage
+from resume_core.storage.lineage import Lineage
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest, Part
 from resume_core.storage.paths import rank_file
 from resume_core.storage.read import digest_file, read_file, read_file_into, read_manifest, verify
-from resume_core.storage.retention import Pruned, prune
+from resume_core.storage.retention import Pruned, clean, prune
 from resume_core.storage.sealed import FORMAT_VERSION
 from resume_core.storage.store import Sink, Store, open_store
+from resume_core.storage.tiers import Tiers
 
 __all__ = [
     "ALGORITHM",
@@ -26,6 +28,8 @@ __all__ = [
     "Sink",
     "Slot",
     "Store",
+    "Tiers",
+    "clean",
     "digest_chunks",
     "digest_file",
     "open_store",

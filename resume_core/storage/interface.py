@@ -7,6 +7,7 @@ from types import TracebackType
 
 from resume_core.errors import CorruptCheckpointError
 from resume_core.storage.digest import BytesLike, byte_view
+from resume_core.storage.paths import validate_key
 
 __all__ = ["MAX_READ_BYTES", "Names", "Sink", "Store", "refuse_large"]
 
@@ -171,3 +172,10 @@ class Store(ABC):
     @abstractmethod
     def delete_empty(self, prefix: str) -> None:
         """Delete the folder ``prefix`` if nothing is in it; otherwise, and where stores have no folders, do nothing."""
+
+    def abandon_uploads(self, prefix: str) -> None:
+        """Drop what was begun to be uploaded under ``prefix`` and never finished. Most stores have no such thing.
+
+        Only for what no live process writes: an upload that goes on fails.
+        """
+        validate_key(prefix)

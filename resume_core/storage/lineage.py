@@ -25,114 +25,44 @@ the line. Without checkpoints it is taken for a claim that never finished, and p
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, SupersededError
+from resume_core.storage.attempt import Attempt
 from resume_core.storage.interface import Store
 from resume_core.storage.manifest import CheckpointRef, Manifest
 from resume_core.storage.paths import (
     ATTEMPT_FILE,
     MANIFEST_FILE,
-    attempt_folder,
+    WEIGHTS_FILE,
     join_key,
     parse_attempt_folder,
     parse_checkpoint_folder,
 )
-from resume_core.storage.read import read_manifest
-from resume_core.storage.sealed import Fields, JsonMapping, seal, unseal
+from resume_core.storage.read import read_weights_manifest
+from resume_core.storage.sealed import JsonMapping
+from resume_core.storage.tiers import Tiers
 
-__all__ = ["Attempt", "Lineage"]
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One start of the job.
-
-    Args:
-        number: 1 for the first start of the run, then rising.
-        token: four hexadecimal digits that keep two claims of one number apart.
-        parent: folder of the attempt that it continues, None when it began the run anew.
-        restored_from: the checkpoint it went on from, with its serial; None when there was none.
-        info: strict JSON of the caller: host, accepted config differences, origin.
-        claim_id: random, tells two claims apart that drew the same token.
-
-    Raises:
-        ValueError: a number or token that no folder can have, or a parent that is not older.
-    """
-
-    number: int
-    token: str
-    parent: str | None = None
-    restored_from: CheckpointRef | None = None
-    info: JsonMapping = field(default_factory=dict)
-    claim_id: str = ""
-
-    def __post_init__(self) -> None:
-        attempt_folder(self.number, self.token)
-        origin = self.restored_from.attempt if self.restored_from is not None else None
-        for older in (self.parent, origin):
-            place = parse_attempt_folder(older) if older is not None else (0, "")
-            if place is None or place[0] >= self.number:
-                raise ValueError(f"attempt {self.number} cannot continue {older!r}: that is no older attempt")
-        if self.restored_from is not None and self.restored_from.serial is None:
-            raise ValueError(f"{self.restored_from.path} has no serial: pass the reference of its manifest")
-
-    @property
-    def name(self) -> str:
-        """Its folder."""
-        return attempt_folder(self.number, self.token)
-
-    def to_bytes(self) -> bytes:
-        """The bytes of ``attempt.json``.
-
-        Raises:
-            TypeError: ``info`` is not strict JSON.
-            ValueError: ``info`` holds a float that is not finite or is nested too deeply.
-        """
-        origin = self.restored_from
-        restored_from = origin and {"attempt": origin.attempt, "name": origin.name, "serial": origin.serial}
-        plain = {"number": self.number, "token": self.token, "parent": self.parent, "claim_id": self.claim_id}
-        return seal("attempt", {**plain, "restored_from": restored_from, "info": self.info})
-
-    @classmethod
-    def from_bytes(cls, data: bytes, *, path: str) -> Attempt:
-        """Read ``attempt.json``; ``path`` names it in messages.
-
-        Raises:
-            CorruptCheckpointError: it was altered, is of a newer format, or says something impossible.
-        """
-        fields = unseal("attempt", data, path)
-        try:
-            return cls(
-                number=fields.count("number"),
-                token=fields.text("token"),
-                parent=fields.optional_text("parent"),
-                restored_from=_read_ref(fields),
-                info=fields.mapping("info"),
-                claim_id=fields.text("claim_id"),
-            )
-        except ValueError as error:
-            fields.fail(str(error))
-
-
-def _read_ref(fields: Fields) -> CheckpointRef | None:
-    if fields.value("restored_from") is None:
-        return None
-    inner = fields.object("restored_from")
-    return CheckpointRef(inner.text("attempt"), inner.text("name"), inner.count("serial"))
+__all__ = ["Lineage", "before"]
 
 
 class Lineage:
-    """The attempts in a store. It caches nothing: other processes claim and commit at any time.
+    """The attempts of a run and their checkpoints. It caches nothing: other processes claim and commit at any time.
 
     Args:
-        store: the run's store, shared by all attempts.
+        store: the run's directory, shared by all attempts.
+        stores: where checkpoints are looked for, nearest first; ``store`` alone unless given.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, stores: Sequence[Store] = ()) -> None:
         self.store = store
+        self.tiers = Tiers(store, stores)
+
+    def on(self, store: Store) -> Lineage:
+        """The same attempts, with what one tier alone holds of their checkpoints."""
+        return Lineage(self.store, [store])
 
     def attempts(self) -> list[Attempt]:
         """All attempts with a valid ``attempt.json``, oldest first.
@@ -224,10 +154,32 @@ class Lineage:
         Raises:
             OSError: the store cannot be read.
         """
-        names = [name for name in self.store.list(attempt) if parse_checkpoint_folder(name) is not None]
-        committed = [name for name in names if self.store.exists(join_key(attempt, name, MANIFEST_FILE))]
-        refs = [self._ref(attempt, name) for name in committed]
+        refs = [self._ref(attempt, name) for name in self._with(attempt, MANIFEST_FILE)]
         return sorted((ref for ref in refs if ref is not None), key=_position(refs), reverse=True)
+
+    def thinned(self, attempt: str) -> list[Manifest]:
+        """What was left of an attempt's checkpoints that were thinned to their weights, newest first.
+
+        Raises:
+            OSError: the store cannot be read.
+        """
+        found = []
+        for name in self._with(attempt, WEIGHTS_FILE):
+            ref = CheckpointRef(attempt, name)
+            if not self.tiers.committed(ref):  # one that is being thinned is whole until its manifest is gone
+                with suppress(CheckpointNotFoundError, CorruptCheckpointError):
+                    found.append(read_weights_manifest(self.tiers.stores[-1], ref))
+        return sorted(found, key=lambda manifest: manifest.serial, reverse=True)
+
+    def _with(self, attempt: str, file: str) -> list[str]:
+        """The checkpoint folders of an attempt, on any tier, that have a file of that name."""
+        found = {
+            name
+            for store in self.tiers.holding(attempt)
+            for name in store.list(attempt)
+            if parse_checkpoint_folder(name) is not None and store.exists(join_key(attempt, name, file))
+        }
+        return sorted(found)
 
     def candidates(self, which: str | None = None) -> Iterator[CheckpointRef]:
         """What can be resumed, best first.
@@ -264,15 +216,11 @@ class Lineage:
             CorruptCheckpointError: after the last one, when the line goes on in an attempt that cannot be read.
             OSError: the store cannot be read.
         """
-        folder, branch, num_found = attempt, None, 0
-        while True:
-            own = self._before(folder, branch)
+        folder, num_found = attempt, 0
+        for folder, branch in self.branches(attempt):
+            own = before(self.checkpoints(folder), branch)
             yield from own
             num_found += len(own)
-            branch = self._loaded(folder).restored_from
-            if branch is None:
-                break
-            folder = branch.attempt
         if not num_found and folder != attempt:
             raise CheckpointNotFoundError(
                 f"{attempt} went on from a checkpoint, and neither that nor an older one of its line is left in "
@@ -280,6 +228,25 @@ class Lineage:
                 f"{self._inventory()}",
                 path=self.store.locate(attempt),
             )
+
+    def branches(self, attempt: str) -> Iterator[tuple[str, CheckpointRef | None]]:
+        """The attempts of a line, newest first, each with the checkpoint that the next newer one branched off at.
+
+        Args:
+            attempt: its folder; the first of the line, with None.
+
+        Raises:
+            CorruptCheckpointError: the line goes on in an attempt that cannot be read.
+            OSError: the store cannot be read.
+        """
+        folder: str = attempt
+        branch: CheckpointRef | None = None
+        while True:
+            yield folder, branch
+            branch = self._loaded(folder).restored_from
+            if branch is None:
+                return
+            folder = branch.attempt
 
     def find(self, prefix: str) -> CheckpointRef:
         """The checkpoint of a name like ``attempt-0002/step-000000500``; unique prefixes of either part do.
@@ -300,12 +267,20 @@ class Lineage:
         if len(fitting) == 1:
             return fitting[0]
         names = ", ".join(ref.path for ref in fitting[:20])
-        problem = f"{len(fitting)} checkpoints fit: {names}." if fitting else "there is no such checkpoint."
+        problem = f"{len(fitting)} checkpoints fit: {names}." if fitting else self._absence(attempt_prefix, name_prefix)
         raise CheckpointNotFoundError(f"{prefix!r} in {self.store.url}: {problem} {self._inventory()}", path=prefix)
 
+    def _absence(self, attempt_prefix: str, name_prefix: str) -> str:
+        folders = [folder for folder in self._folders() if folder.startswith(attempt_prefix)]
+        thinned = [manifest.ref for folder in folders for manifest in self.thinned(folder)]
+        weights = ", ".join(ref.path for ref in thinned if name_prefix and ref.name.startswith(name_prefix))
+        if not weights:
+            return "there is no such checkpoint."
+        return f"{weights} holds weights only, as Keep(thin_after=...) asks for: training cannot go on from it."
+
     def read_manifest(self, ref: CheckpointRef) -> Manifest:
-        """The manifest of a checkpoint; see ``read.read_manifest``."""
-        return read_manifest(self.store, ref)
+        """The manifest of a checkpoint; see `Tiers.read_manifest`."""
+        return self.tiers.read_manifest(ref)
 
     def _folders(self) -> list[str]:
         return sorted((name for name in self.store.list("") if parse_attempt_folder(name) is not None), key=_order)
@@ -337,15 +312,6 @@ class Lineage:
             path=path,
         ) from found
 
-    def _before(self, folder: str, branch: CheckpointRef | None) -> list[CheckpointRef]:
-        """The checkpoints of an attempt, newest first, from the one branched off at on."""
-        refs = self.checkpoints(folder)
-        if branch is None:
-            return refs
-        position = _position([*refs, branch])
-        # By name too: the branching point itself may be damaged by now, and so without a serial.
-        return [ref for ref in refs if ref.name == branch.name or position(ref) <= position(branch)]
-
     def _ref(self, attempt: str, name: str) -> CheckpointRef | None:
         try:
             return self.read_manifest(CheckpointRef(attempt, name)).ref
@@ -360,6 +326,14 @@ class Lineage:
             return "No committed checkpoint exists."
         more = f" and {len(paths) - 20} older ones" if len(paths) > 20 else ""
         return f"What exists: {', '.join(paths[:20])}{more}."
+
+
+def before(refs: list[CheckpointRef], branch: CheckpointRef | None) -> list[CheckpointRef]:
+    """Those of one attempt that are on the line of what branched off at ``branch``, all without one; newest first."""
+    position = _position([*refs, branch])
+    # By name too: the branching point itself may be damaged by now, and so without a serial.
+    found = [ref for ref in refs if branch is None or ref.name == branch.name or position(ref) <= position(branch)]
+    return sorted(found, key=position, reverse=True)
 
 
 def _order(folder: str) -> tuple[int, str]:

@@ -172,24 +172,24 @@ class Manifest:
         path = join_key(self.ref.path, name)
         raise CorruptCheckpointError(f"the manifest of {self.ref.path} lists no file {name}", path=path)
 
-    def to_bytes(self) -> bytes:
-        """The bytes of ``manifest.json``.
+    def to_bytes(self, kind: str = "manifest") -> bytes:
+        """The bytes of ``manifest.json``, or of ``weights.json`` when ``kind`` is ``"weights"``.
 
         Raises:
             TypeError: the header holds something other than strict JSON; the message names the place.
             ValueError: the header holds a float that is not finite or is nested too deeply.
         """
         plain = _plain(self, "attempt", "checkpoint", "serial", "world_size", "header")
-        return seal("manifest", {**plain, "files": _records(self.files)})
+        return seal(kind, {**plain, "files": _records(self.files)})
 
     @classmethod
-    def from_bytes(cls, data: bytes, *, path: str) -> Manifest:
-        """Read a manifest; ``path`` names it in messages.
+    def from_bytes(cls, data: bytes, *, path: str, kind: str = "manifest") -> Manifest:
+        """Read a manifest; ``path`` names it in messages. ``kind`` as for `to_bytes`.
 
         Raises:
             CorruptCheckpointError: it was altered, is of a newer format, or says something impossible.
         """
-        fields = unseal("manifest", data, path)
+        fields = unseal(kind, data, path)
         place = (fields.text("attempt"), fields.text("checkpoint"))
         counts = (fields.count("serial"), fields.count("world_size"))
         return _built(fields, cls, *place, *counts, _read_records(fields), fields.mapping("header"))

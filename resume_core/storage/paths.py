@@ -12,6 +12,8 @@ import re
 __all__ = [
     "ATTEMPT_FILE",
     "MANIFEST_FILE",
+    "MODEL_FILE",
+    "WEIGHTS_FILE",
     "attempt_folder",
     "parse_attempt_folder",
     "checkpoint_folder",
@@ -29,8 +31,11 @@ __all__ = [
 
 ATTEMPT_FILE = "attempt.json"
 MANIFEST_FILE = "manifest.json"
+WEIGHTS_FILE = "weights.json"
+"""In place of the manifest where retention has left nothing but the weights."""
+MODEL_FILE = "model.safetensors"
 
-_SHARED_FILES = frozenset({"model.safetensors", "training.safetensors", "training.json"})
+_SHARED_FILES = frozenset({MODEL_FILE, "training.safetensors", "training.json"})
 _RANK_SUFFIXES = (".safetensors", ".json")
 
 _ATTEMPT = re.compile(r"attempt-([0-9]{4,9})-([0-9a-f]{4})", re.ASCII)
@@ -129,7 +134,7 @@ def is_data_file(name: str) -> bool:
 def is_checkpoint_file(name: str) -> bool:
     """Whether ``name`` is one that we put into a checkpoint's folder, the leftover temporary of one included."""
     final = parse_temporary_name(name) or name
-    return final == MANIFEST_FILE or is_data_file(final) or _parse_part_file(final) is not None
+    return final in (MANIFEST_FILE, WEIGHTS_FILE) or is_data_file(final) or _parse_part_file(final) is not None
 
 
 def temporary_name(name: str, token: str) -> str:

@@ -10,9 +10,18 @@ from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.storage.digest import CHUNK_BYTES, byte_view, digest, iter_chunks
 from resume_core.storage.interface import Store
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest
-from resume_core.storage.paths import MANIFEST_FILE, join_key
+from resume_core.storage.paths import MANIFEST_FILE, WEIGHTS_FILE, join_key
 
-__all__ = ["FileReader", "digest_file", "read_file", "read_file_into", "read_manifest", "verify"]
+__all__ = [
+    "FileReader",
+    "digest_file",
+    "nearest_manifest",
+    "read_file",
+    "read_file_into",
+    "read_manifest",
+    "read_weights_manifest",
+    "verify",
+]
 
 _log = logging.getLogger("exact_resume")
 
@@ -25,13 +34,35 @@ def read_manifest(store: Store, ref: CheckpointRef) -> Manifest:
         CorruptCheckpointError: it was altered, is of a newer format, or belongs to another place.
         OSError: the store cannot be read.
     """
-    key = join_key(ref.path, MANIFEST_FILE)
-    path = store.locate(key)
     try:
-        data = store.read(key)
+        return _read_manifest(store, ref, MANIFEST_FILE, "manifest")
     except FileNotFoundError as error:
-        raise CheckpointNotFoundError(f"no committed checkpoint at {store.locate(ref.path)}", path=path) from error
-    manifest = Manifest.from_bytes(data, path=path)
+        path, place = store.locate(join_key(ref.path, MANIFEST_FILE)), store.locate(ref.path)
+        problem = f"no committed checkpoint at {place}"
+        if store.exists(join_key(ref.path, WEIGHTS_FILE)):
+            problem = f"{place} holds weights only, as Keep(thin_after=...) asks for: training cannot go on from it"
+        raise CheckpointNotFoundError(problem, path=path) from error
+
+
+def read_weights_manifest(store: Store, ref: CheckpointRef) -> Manifest:
+    """What is left of a checkpoint that was thinned: the manifest of its weights, with the header that it had.
+
+    Raises:
+        CheckpointNotFoundError: it was not thinned, or is gone.
+        CorruptCheckpointError: as for `read_manifest`.
+        OSError: the store cannot be read.
+    """
+    try:
+        return _read_manifest(store, ref, WEIGHTS_FILE, "weights")
+    except FileNotFoundError as error:
+        path = store.locate(join_key(ref.path, WEIGHTS_FILE))
+        raise CheckpointNotFoundError(f"no weights alone at {store.locate(ref.path)}", path=path) from error
+
+
+def _read_manifest(store: Store, ref: CheckpointRef, name: str, kind: str) -> Manifest:
+    key = join_key(ref.path, name)
+    path = store.locate(key)
+    manifest = Manifest.from_bytes(store.read(key), path=path, kind=kind)
     if (manifest.attempt, manifest.checkpoint) != (ref.attempt, ref.name):
         raise CorruptCheckpointError(f"{path} is the manifest of {manifest.ref.path}: files were moved", path=path)
     return manifest
@@ -84,7 +115,7 @@ def verify(stores: Sequence[Store], ref: CheckpointRef) -> Manifest:
         CorruptCheckpointError: the first thing that is wrong.
         OSError: a store cannot be read, and no other has what was sought there.
     """
-    manifest = _nearest_manifest(stores, ref)
+    manifest = nearest_manifest(stores, ref)
     for record in manifest.files:
         reader = FileReader(stores, ref, record)
         buffer = memoryview(bytearray(min(record.chunk_bytes, record.size_bytes)))
@@ -108,7 +139,14 @@ def digest_file(store: Store, key: str) -> tuple[int, str]:
     return size_bytes, digest("".join(digests).encode("ascii"))
 
 
-def _nearest_manifest(stores: Sequence[Store], ref: CheckpointRef) -> Manifest:
+def nearest_manifest(stores: Sequence[Store], ref: CheckpointRef) -> Manifest:
+    """The manifest of a checkpoint, from the nearest of ``stores`` that has it whole.
+
+    Raises:
+        CheckpointNotFoundError: it is in none of them.
+        CorruptCheckpointError: it is damaged wherever it is.
+        OSError: a store cannot be read, and no other has it.
+    """
     errors: list[Exception] = []
     for store in stores:
         try:

@@ -1,127 +1,211 @@
-"""Deleting what is no longer needed.
+"""Deleting what is no longer needed, on one tier at a time.
 
 What goes, always the manifest first, so that a kill in between leaves an uncommitted folder and no torn checkpoint:
 
-- checkpoints of the current line beyond the newest ``keep.last`` sound ones;
+- checkpoints of the current line that `Keep` does not keep on this tier (see ``keeping``);
+- of those that it keeps without their training state, everything but the weights;
 - checkpoints of older attempts of the same run that are on no line any more (a zombie's, or those of a branch that was
   left), once the current attempt has ``keep.last`` of its own: until then a restart may want to be undone;
 - uncommitted folders of older attempts, and those of our own at a lower step than our newest committed checkpoint (one
-  save is in flight at a time, and it is never at a lower step).
+  save is brought to a tier at a time, and it is never at a lower step than what is committed there).
 
-What stays: the newest committed checkpoint, in any case; beside ``keep.last``, the newest of each kind of pinned
-ones; everything of newer attempts, and everything at all once one exists, since it may stand on what we would delete;
-``attempt.json``, the run's history; attempts of another run in the same directory (no common ancestor: one of them
-was begun anew); attempts that cannot be read; every file whose name is not exactly one of ours, with its folder.
+What stays: the newest committed checkpoint, in any case; the newest of each kind of pinned ones; everything of newer
+attempts, and everything at all once one exists, since it may stand on what we would delete; ``attempt.json``, the run's
+history; attempts of another run in the same directory (no common ancestor: one of them was begun anew); attempts that
+cannot be read; every file whose name is not exactly one of ours, with its folder.
+
+**Thinning.** ``weights.json``, a manifest of the weights alone, is written beside the whole checkpoint; then the
+manifest goes, and the checkpoint with it; then the other files. A kill before the manifest goes leaves a whole
+checkpoint, and one after it leaves weights, with files beside them that the next ``prune`` deletes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterator
+from dataclasses import dataclass, replace
 
-from resume_core.errors import CorruptCheckpointError, ResumeError, SupersededError
+from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, SupersededError
 from resume_core.policy import Keep
+from resume_core.storage.attempt import Attempt
 from resume_core.storage.interface import Store
-from resume_core.storage.lineage import Attempt, Lineage
+from resume_core.storage.keeping import Entry, judge
+from resume_core.storage.lineage import Lineage, before
 from resume_core.storage.manifest import CheckpointRef, Manifest
 from resume_core.storage.paths import (
     ATTEMPT_FILE,
     MANIFEST_FILE,
+    MODEL_FILE,
+    WEIGHTS_FILE,
     is_checkpoint_file,
     join_key,
     parse_checkpoint_folder,
     parse_temporary_name,
 )
+from resume_core.storage.read import read_manifest
 
-__all__ = ["Pruned", "prune"]
+__all__ = ["Pruned", "clean", "prune"]
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """What a ``prune`` did.
+    """What a ``prune`` or a ``clean`` did.
 
     Args:
         deleted: checkpoint folders of which our files are gone.
         failures: one sentence for each folder that could not be cleaned; the next ``prune`` tries again.
+        thinned: checkpoints of which only the weights are left now.
     """
 
     deleted: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
+    thinned: tuple[str, ...] = ()
 
 
 _Pin = Callable[[Manifest], Hashable]
+_Task = tuple[str, CheckpointRef | None]
+"""A checkpoint folder, and the checkpoint in it when that is to be thinned rather than deleted."""
 
 
-def prune(lineage: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None = None) -> Pruned:
-    """Delete what ``keep`` does not keep; to be called by rank 0 after a commit, in the attempt that runs.
+def prune(
+    lineage: Lineage,
+    keep: Keep,
+    attempt: Attempt,
+    pin: _Pin | None = None,
+    *,
+    store: Store | None = None,
+    spare: Collection[str] = (),
+) -> Pruned:
+    """Delete what ``keep`` does not keep on one tier; to be called by rank 0 after a commit there.
 
     Args:
         lineage: the run's attempts.
-        keep: how many stay.
+        keep: how many stay on this tier.
         attempt: the current attempt.
         pin: gives the kind of a checkpoint of which the newest stays whatever comes after it, None for one that is
             counted.
+        store: the tier; the run's directory unless given.
+        spare: folders that are being read or written at this moment.
 
     Returns:
         What was deleted and what could not be. Nothing is raised: a failure costs space, never the run.
     """
+    view = lineage.on(store or lineage.store)
     try:
         lineage.check_newest(attempt)
-        doomed = list(_doomed(lineage, keep, attempt, pin))
+        tasks = [task for task in _tasks(view, keep, attempt, pin) if task[0] not in spare]
     except SupersededError:
         return Pruned()
     except (OSError, CorruptCheckpointError) as error:
         return Pruned(failures=(f"nothing was pruned: {error}",))
-    outcomes = {folder: _delete_folder(lineage.store, folder) for folder in doomed}
-    failures = tuple(problem for problem in outcomes.values() if problem is not None)
-    return Pruned(tuple(folder for folder, problem in outcomes.items() if problem is None), failures)
+    return _done(view.tiers.stores[0], tasks)
 
 
-def _doomed(lineage: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None) -> Iterator[str]:
-    own = lineage.checkpoints(attempt.name)
-    line, is_whole = _line(lineage, attempt)
-    expired = _expired(line, keep.last, lambda ref: pin and pin(lineage.read_manifest(ref)))
-    yield from (ref.path for ref in reversed(expired))
-    on_line = {ref.path for ref in line}
+def clean(lineage: Lineage, attempt: Attempt) -> Pruned:
+    """Delete, on every tier, what older attempts left half-written; to be called by rank 0 after the claim.
+
+    Unfinished uploads are dropped, too, and on nearer tiers the folders of attempts that have nothing left there.
+
+    Args:
+        lineage: the run's attempts and its tiers.
+        attempt: the current attempt. What it writes itself, and what newer ones do, is left alone.
+
+    Returns:
+        As for `prune`.
+    """
+    found = [_clean_tier(lineage.on(store), attempt) for store in lineage.tiers.stores]
+    deleted = tuple(folder for pruned in found for folder in pruned.deleted)
+    return Pruned(deleted, tuple(problem for pruned in found for problem in pruned.failures))
+
+
+def _clean_tier(view: Lineage, attempt: Attempt) -> Pruned:
+    (store,) = view.tiers.stores
+    try:
+        view.check_newest(attempt)
+        older = _older(view, attempt)
+        left = _done(store, [(folder, None) for name in older for folder in _uncommitted(store, name)])
+        for name in older:
+            _delete_temporaries(store, name)
+            store.abandon_uploads(name)
+            if store is not view.store and store.list(name) == [ATTEMPT_FILE]:
+                store.delete(join_key(name, ATTEMPT_FILE))
+                store.delete_empty(name)
+    except SupersededError:
+        return Pruned()
+    except OSError as error:
+        return Pruned(failures=(f"what earlier attempts left in {store.url} was not cleaned: {error}",))
+    return left
+
+
+def _delete_temporaries(store: Store, attempt: str) -> None:
+    """Those that a kill has left beside whole files."""
+    for name in store.list(attempt):
+        folder = join_key(attempt, name)
+        if parse_checkpoint_folder(name) is not None:
+            for file in store.list(folder):
+                if parse_temporary_name(file) is not None and is_checkpoint_file(file):
+                    store.delete(join_key(folder, file))
+        elif parse_temporary_name(name) == ATTEMPT_FILE:
+            store.delete(folder)
+
+
+def _done(store: Store, tasks: list[_Task]) -> Pruned:
+    deleted, thinned, failures = list[str](), list[str](), list[str]()
+    for folder, ref in tasks:
+        problem = _delete_folder(store, folder) if ref is None else _thin(store, ref, thinned)
+        if problem is not None:
+            failures.append(problem)
+        elif ref is None:
+            deleted.append(folder)
+    return Pruned(tuple(deleted), tuple(failures), tuple(thinned))
+
+
+def _tasks(view: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None) -> Iterator[_Task]:
+    own = view.checkpoints(attempt.name)
+    line, is_whole = _line(view, attempt, pin)
+    for entry, verdict in reversed(list(zip(line, judge(line, keep), strict=True))):
+        if verdict != "keep":
+            yield entry.ref.path, entry.ref if verdict == "thin" else None
+    on_line = {entry.ref.path for entry in line}
     # A line that could not be read to its end may go on in any of the older attempts.
     settled = is_whole and sum(ref.serial is not None for ref in own) >= keep.last
-    relatives = _relatives(lineage, attempt) if settled else set()
-    for older in lineage.attempts():
-        if (older.number, older.token) < (attempt.number, attempt.token):
-            committed = {ref.path for ref in lineage.checkpoints(older.name)}
-            yield from _uncommitted(lineage.store, older.name)
-            if older.name in relatives:
-                yield from sorted(committed - on_line)
-    yield from _own_leftovers(lineage.store, attempt.name, own)
+    relatives = _relatives(view, attempt) if settled else set()
+    (store,) = view.tiers.stores
+    for older in _older(view, attempt):
+        committed = {ref.path for ref in (*view.checkpoints(older), *(left.ref for left in view.thinned(older)))}
+        yield from ((folder, None) for folder in _uncommitted(store, older))
+        if older in relatives:
+            yield from ((folder, None) for folder in sorted(committed - on_line))
+    yield from ((folder, None) for folder in _own_leftovers(store, attempt.name, own))
 
 
-def _line(lineage: Lineage, attempt: Attempt) -> tuple[list[CheckpointRef], bool]:
-    """The current line as far as it can be read, and whether that was to its end."""
-    refs: list[CheckpointRef] = []
+def _older(view: Lineage, attempt: Attempt) -> list[str]:
+    """Attempts older than ours of which the tier holds something, oldest first."""
+    (store,) = view.tiers.stores
+    names = [other.name for other in view.attempts() if (other.number, other.token) < (attempt.number, attempt.token)]
+    return [name for name in names if view.tiers.holds(store, name)]
+
+
+def _line(view: Lineage, attempt: Attempt, pin: _Pin | None) -> tuple[list[Entry], bool]:
+    """The current line as far as it can be read, newest first, and whether that was to its end."""
+    line: list[Entry] = []
     try:
-        for ref in lineage.line(attempt.name):
-            refs.append(ref)  # noqa: PERF402  what came before an exception must stay
+        for folder, branch in view.branches(attempt.name):
+            left = {manifest.ref: manifest for manifest in view.thinned(folder)}
+            refs = before([*view.checkpoints(folder), *left], branch)
+            line += [_entry(view, ref, left.get(ref), pin) for ref in refs]
     except ResumeError:
-        return refs, False
-    return refs, True
+        return line, False
+    return line, True
 
 
-def _expired(
-    line: list[CheckpointRef], num_kept: int, kind: Callable[[CheckpointRef], Hashable]
-) -> list[CheckpointRef]:
-    """What lies beyond the newest ``num_kept`` sound checkpoints; damaged ones between those are left as they are."""
-    expired: list[CheckpointRef] = []
-    num_counted, pinned = 0, set[Hashable]()
-    for ref in line:
-        pin = None if ref.serial is None else kind(ref)
-        if pin is not None and pin not in pinned:
-            pinned.add(pin)
-        elif num_counted >= num_kept:
-            expired.append(ref)
-        elif ref.serial is not None and pin is None:
-            num_counted += 1
-    return expired
+def _entry(view: Lineage, ref: CheckpointRef, weights: Manifest | None, pin: _Pin | None) -> Entry:
+    if weights is not None:
+        return Entry(ref, weights.header, is_whole=False)
+    try:
+        manifest = view.read_manifest(ref)
+    except (CorruptCheckpointError, CheckpointNotFoundError):
+        return Entry(CheckpointRef(ref.attempt, ref.name))
+    return Entry(ref, manifest.header, pin=pin and pin(manifest))
 
 
 def _relatives(lineage: Lineage, attempt: Attempt) -> set[str]:
@@ -150,11 +234,8 @@ def _uncommitted(store: Store, attempt: str) -> Iterator[str]:
     for name in store.list(attempt):
         folder = join_key(attempt, name)
         is_ours = parse_checkpoint_folder(name) is not None and any(map(is_checkpoint_file, store.list(folder)))
-        if is_ours and not store.exists(join_key(folder, MANIFEST_FILE)):
+        if is_ours and not any(store.exists(join_key(folder, file)) for file in (MANIFEST_FILE, WEIGHTS_FILE)):
             yield folder
-        if parse_temporary_name(name) == ATTEMPT_FILE:
-            with suppress(OSError):  # a few bytes of a claim that was killed: not worth a report
-                store.delete(folder)
 
 
 def _own_leftovers(store: Store, attempt: str, own: list[CheckpointRef]) -> Iterator[str]:
@@ -170,17 +251,39 @@ def _step(name: str) -> int:
 
 
 def _delete_folder(store: Store, folder: str) -> str | None:
-    """Delete our files in a checkpoint's folder, the manifest first, and nothing else if that fails.
+    """Delete our files in a checkpoint's folder, what makes it count first, and nothing else if that fails.
 
     Returns:
         What went wrong, None if nothing did.
     """
     try:
         store.delete(join_key(folder, MANIFEST_FILE))
+        store.delete(join_key(folder, WEIGHTS_FILE))
         for name in store.list(folder):
             if is_checkpoint_file(name):
                 store.delete(join_key(folder, name))
         store.delete_empty(folder)
     except OSError as error:
         return f"{store.locate(folder)} could not be deleted: {error}"
+    return None
+
+
+def _thin(store: Store, ref: CheckpointRef, thinned: list[str]) -> str | None:
+    """Leave only the weights of a checkpoint, and finish that where it was begun; see the top of the module.
+
+    Returns:
+        What went wrong, None if nothing did.
+    """
+    try:
+        if store.exists(join_key(ref.path, MANIFEST_FILE)):
+            manifest = read_manifest(store, ref)
+            weights = replace(manifest, files=(manifest.file(MODEL_FILE),))
+            store.put(join_key(ref.path, WEIGHTS_FILE), weights.to_bytes("weights"))
+            store.delete(join_key(ref.path, MANIFEST_FILE))
+            thinned.append(ref.path)
+        for name in store.list(ref.path):
+            if is_checkpoint_file(name) and name not in (WEIGHTS_FILE, MODEL_FILE):
+                store.delete(join_key(ref.path, name))
+    except (OSError, ResumeError) as error:
+        return f"{store.locate(ref.path)} could not be thinned: {error}"
     return None

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from resume_core.policy import Keep
-from resume_core.storage import Pruned, prune
+from resume_core.storage import Pruned, clean, prune
 
 from .faults import Faults, FaultyStore
 from .helpers import Run, candidates, load, paths, tree, write_ranks
@@ -109,10 +109,13 @@ def test_leftovers_of_older_attempts_go(store):
     write_ranks(store, first.slots.take(2), "torn")
     store.put(f"{first.attempt.name}/step-000000003/.model.safetensors.0123abcd.tmp", b"half")
     store.put(f"{first.attempt.name}/.attempt.json.0123abcd.tmp", b"half")
+    store.put(f"{a.path}/.training.json.0123abcd.tmp", b"half")
     second = Run(store, restored_from=a)
-    second.prune(3)
+    assert clean(second.lineage, second.attempt).failures == ()
     assert folders(store) == [a.path]
+    assert not [key for key in tree(store) if key.endswith(".tmp")]
     assert sorted(store.list(first.attempt.name)) == ["attempt.json", "step-000000001"]
+    assert load(store, a) == "s1"
 
 
 def test_own_leftovers_go_when_a_later_step_is_committed_and_a_save_in_flight_stays(store):

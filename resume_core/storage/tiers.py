@@ -1,0 +1,95 @@
+"""The tiers of a run: the stores that may hold its checkpoints, nearest first.
+
+The run's directory holds the claims and, in the end, every checkpoint that is kept. In front of it may lie a fast local
+directory, the *scratch*, which holds the newest one or two: a checkpoint is committed there first, and promoted to the
+directory beside training. Layout and commit are the same on every tier, and so is every byte of a file.
+
+Whose folder it is: a folder of a nearer tier belongs to the run exactly when its ``attempt.json`` is, byte by byte, the
+one in the directory. A claim holds a random id, so several runs may share a scratch, and what another run, or a run in
+another directory, has there is never read, counted or deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from resume_core.errors import CheckpointNotFoundError
+from resume_core.storage.interface import Store
+from resume_core.storage.manifest import CheckpointRef, Manifest
+from resume_core.storage.paths import ATTEMPT_FILE, MANIFEST_FILE, join_key
+from resume_core.storage.read import nearest_manifest
+
+__all__ = ["Tiers"]
+
+
+class Tiers:
+    """An ordered list of stores.
+
+    Args:
+        directory: the store of the claims.
+        stores: where checkpoints are looked for, nearest first; ``directory`` alone unless given.
+    """
+
+    def __init__(self, directory: Store, stores: Sequence[Store] = ()) -> None:
+        self.directory = directory
+        self.stores = tuple(stores) or (directory,)
+
+    def only(self, store: Store) -> Tiers:
+        """The same run as one tier alone holds it."""
+        return Tiers(self.directory, [store])
+
+    def admit(self, store: Store, attempt: str) -> bool:
+        """Make the folder of an attempt in a nearer tier one of the run's.
+
+        Returns:
+            False when something else is in its place there, which is left as it was.
+
+        Raises:
+            OSError: either store refused.
+        """
+        claim = self.directory.read(join_key(attempt, ATTEMPT_FILE))
+        return store.create(join_key(attempt, ATTEMPT_FILE), claim) or self.holds(store, attempt)
+
+    def holds(self, store: Store, attempt: str) -> bool:
+        """Whether the folder of that name in ``store`` is that of the run's attempt.
+
+        Raises:
+            OSError: a store cannot be read.
+        """
+        if store is self.directory:
+            return True
+        key = join_key(attempt, ATTEMPT_FILE)
+        try:
+            return store.read(key) == self.directory.read(key)
+        except (FileNotFoundError, PermissionError):  # not there, or another user's in a place that many share
+            return False
+
+    def holding(self, attempt: str) -> list[Store]:
+        """The tiers with a folder of that attempt, nearest first.
+
+        Raises:
+            OSError: a store cannot be read.
+        """
+        return [store for store in self.stores if self.holds(store, attempt)]
+
+    def committed(self, ref: CheckpointRef) -> list[Store]:
+        """The tiers in which a checkpoint is committed, nearest first; its manifest may be damaged.
+
+        Raises:
+            OSError: a store cannot be read.
+        """
+        key = join_key(ref.path, MANIFEST_FILE)
+        return [store for store in self.holding(ref.attempt) if store.exists(key)]
+
+    def read_manifest(self, ref: CheckpointRef) -> Manifest:
+        """The manifest of a checkpoint, from the nearest tier that has it whole.
+
+        Raises:
+            CheckpointNotFoundError: it is in none of them: nothing was committed there, or it was pruned.
+            CorruptCheckpointError: it is damaged wherever it is.
+            OSError: a store cannot be read, and no other has it.
+        """
+        stores = self.holding(ref.attempt)
+        if not stores:
+            raise CheckpointNotFoundError(f"no committed checkpoint {ref.path} in {self.stores[0].url}", path=ref.path)
+        return nearest_manifest(stores, ref)
