@@ -11,8 +11,9 @@ import time
 from typing import Any
 
 from resume_core.errors import ResumeError
+from resume_core.flights import merge
 from resume_core.ranks import Ranks
-from resume_core.saves import Saves, merge
+from resume_core.saves import Saves
 from resume_core.schedule import Schedule
 from resume_core.state import Progress
 
@@ -71,10 +72,10 @@ class Boundaries:
             SupersededError: a newer attempt of the run has started.
             ResumeError: the ranks are not at the same batch, or one did not come.
         """
-        mine = {"at": [progress.batch, progress.step], "outcome": self._saves.outcome()}
+        mine = {"at": [progress.batch, progress.step], "outcomes": self._saves.outcomes()}
         decision = self._ranks.agree("a boundary", mine, lambda values: self._decide(progress, values))
         self._meet_at = decision["meet_at"]
-        if self._saves.conclude(decision["outcome"], strict=False):
+        if self._saves.conclude(decision["outcomes"], strict=False):
             self._schedule.failed(self._saves.num_failed_in_a_row)
         self._requested = decision["requested"]
         place: list[Any] | None = decision["place"]
@@ -88,12 +89,12 @@ class Boundaries:
                     f"rank {rank} is at batch {value['at'][0]}, step {value['at'][1]}, and rank 0 at batch "
                     f"{progress.batch}, step {progress.step}: all ranks must train on the same number of batches"
                 )
-        outcome = merge([value["outcome"] for value in values])
+        outcomes = merge([value["outcomes"] for value in values])
         requested = self._requested or progress.is_last or self._schedule.due(progress)
         between = progress.is_last or not progress.in_window
-        can_save = requested and between and outcome[0] not in ("busy", "superseded")
+        can_save = requested and between and self._saves.can_take(outcomes)
         return {
-            "outcome": outcome,
+            "outcomes": outcomes,
             "requested": requested,
             "place": self._saves.next_place(progress.step) if can_save else None,
             "meet_at": progress.batch + self._batches_to_go(progress),

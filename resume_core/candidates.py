@@ -8,9 +8,10 @@ from typing import Any
 
 from resume_core.errors import CheckpointNotFoundError
 from resume_core.restore import read_preamble
-from resume_core.storage import CheckpointRef, Lineage, Store, open_store
+from resume_core.scratch import open_scratch
+from resume_core.storage import CheckpointRef, Lineage, open_store
 
-__all__ = ["first_preamble", "line", "peek", "resume_mode"]
+__all__ = ["first_preamble", "line", "open_lineage", "peek", "resume_mode"]
 
 
 def resume_mode(resume: str = "auto") -> str:
@@ -48,14 +49,32 @@ def line(lineage: Lineage, resume: str) -> Iterator[CheckpointRef]:
         raise CheckpointNotFoundError(message, path=error.path) from error
 
 
-def first_preamble(store: Store, candidates: Iterable[CheckpointRef]) -> Mapping[str, Any]:
+def first_preamble(lineage: Lineage, candidates: Iterable[CheckpointRef]) -> Mapping[str, Any]:
     """What the first of ``candidates`` that can be read tells the framework; empty without any."""
-    readable = (read_preamble(store, ref) for ref in candidates)
+    readable = (read_preamble(lineage, ref) for ref in candidates)
     return next((preamble for preamble in readable if preamble is not None), {})
 
 
+def open_lineage(
+    directory: str | os.PathLike[str],
+    scratch: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Lineage:
+    """A run by its directory, with what lies on its scratch. Nothing is created.
+
+    Raises:
+        ValueError: an unusable ``directory`` or ``scratch``.
+    """
+    store = open_store(os.fspath(directory), dict(storage_options or {}))
+    near = open_scratch(scratch, store)
+    return Lineage(store, [store] if near is None else [near, store])
+
+
 def peek(
-    directory: str | os.PathLike[str], resume: str = "auto", storage_options: Mapping[str, Any] | None = None
+    directory: str | os.PathLike[str],
+    resume: str = "auto",
+    storage_options: Mapping[str, Any] | None = None,
+    scratch: str | os.PathLike[str] | None = None,
 ) -> Mapping[str, Any]:
     """What `Session.preamble` would give, for a plugin that must know before ranks have found each other.
 
@@ -64,5 +83,5 @@ def peek(
         CheckpointNotFoundError: a checkpoint that was named is not there.
         OSError: the store cannot be read.
     """
-    store, mode = open_store(os.fspath(directory), dict(storage_options or {})), resume_mode(resume)
-    return {} if mode == "never" else first_preamble(store, line(Lineage(store), mode))
+    lineage, mode = open_lineage(directory, scratch, storage_options), resume_mode(resume)
+    return {} if mode == "never" else first_preamble(lineage, line(lineage, mode))

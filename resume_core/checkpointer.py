@@ -29,6 +29,7 @@ from resume_core.image import (
     with_own_part,
 )
 from resume_core.ranks import Ranks
+from resume_core.shares import bring
 from resume_core.state import State
 from resume_core.storage import (
     CheckpointRef,
@@ -48,11 +49,7 @@ _STRUCTURE = "training.json"
 _SHARED = ("model", "training")  # parts of a state that are the same on all ranks, or nearly so
 # of each part the prefix of its names; the file of the weights is used alone, with the names that the state_dict has
 _PATHS = {"model": "", "training": "training", "rank": "rank"}
-_LOOK_S = 0.05  # between two looks for the parts of other ranks
 _OWN = "own"
-
-PARTS_S = 1800.0
-"""Seconds that rank 0 waits for the parts of the other ranks: their disks may be slower, or shared."""
 
 
 @dataclass(frozen=True)
@@ -82,42 +79,30 @@ class Pending:
         """Write the files, and on rank 0 commit; runs in the background. What was written is removed when it fails.
 
         Returns:
-            The manifest on rank 0, None on the others.
+            The manifest on rank 0, None on the others. Its ``timings`` are the seconds of each phase on rank 0:
+            staging, writing its own files, waiting for the shares of the others.
 
         Raises:
             SupersededError: a newer attempt has started; nothing was committed.
-            SaveFailedError: see `CheckpointWriter.commit`, or the part of a rank did not come.
+            SaveFailedError: see `bring`.
             OSError: the store refused.
         """
-        writer = CheckpointWriter(store, slot, self.ranks.rank, self.ranks.size)
+        timings = {"stage_s": self.stage_s}
         start = time.perf_counter()
-        try:
+
+        def write(writer: CheckpointWriter) -> None:
             for image in self.images:
                 image.finish()
                 writer.write_file(image.name, image.buffer)
             for name, document in self.documents.items():
                 writer.write_file(name, dumps(document))
-            writer.write_part()
-            if not self.ranks.is_first:
-                return None
-            timings = {"stage_s": self.stage_s, "write_s": time.perf_counter() - start}
-            self._await_parts(writer, slot)
-            return writer.commit({**self.header, "timings": timings}, still_newest=still_newest)
-        except BaseException as error:
-            self.ranks.tell(slot.path, f"{type(error).__name__}: {error}")
-            writer.discard()
-            raise
+            timings["write_s"] = time.perf_counter() - start
 
-    def _await_parts(self, writer: CheckpointWriter, slot: Slot) -> None:
-        start = time.monotonic()
-        while missing := writer.missing_ranks():
-            waited_s = time.monotonic() - start
-            problem = self.ranks.told(slot.path)
-            if problem is None and waited_s > PARTS_S:
-                problem = f"waited {waited_s:.0f} s for ranks {', '.join(map(str, missing[:8]))}"
-            if problem is not None:
-                raise SaveFailedError(f"{slot.path} was not committed: {problem}", path=slot.path)
-            time.sleep(min(_LOOK_S + waited_s / 10, 20 * _LOOK_S))
+        def header() -> Mapping[str, Any]:
+            timings["commit_s"] = time.perf_counter() - start - timings["write_s"]
+            return {**self.header, "timings": timings}
+
+        return bring(store, slot, self.ranks, write=write, header=header, still_newest=still_newest)
 
 
 class Checkpointer:
@@ -126,12 +111,15 @@ class Checkpointer:
     Args:
         store: where checkpoints are.
         ranks: those that train together; every one calls `check`, `stage` and `read` alike.
-        read_from: stores that may hold a copy, nearest first; ``store`` alone unless given.
+        read_from: see the attribute; ``store`` alone unless given.
+
+    Attributes:
+        read_from: stores that may hold a copy of what is read next, nearest first.
     """
 
     def __init__(self, store: Store, ranks: Ranks | None = None, *, read_from: Sequence[Store] | None = None) -> None:
         self.store = store
-        self._read_from = [store] if read_from is None else list(read_from)
+        self.read_from = [store] if read_from is None else list(read_from)
         self._ranks = ranks or Ranks()
         self._stager = Stager(Arena())
         self._memories = {part: Memory() for part in _PATHS}
@@ -141,6 +129,11 @@ class Checkpointer:
             "rank": rank_file(self._ranks.rank, ".safetensors"),
             "rank.json": rank_file(self._ranks.rank, ".json"),
         }
+
+    @property
+    def ranks(self) -> Ranks:
+        """Those that train together."""
+        return self._ranks
 
     def prepare(self, state: State) -> None:
         """Find out whether ``state`` can be saved, and take memory for it, whose pages come in the background.
@@ -272,14 +265,14 @@ class Checkpointer:
         return sum(record.size_bytes for record in manifest.files if record.name in staged)
 
     def _document(self, ref: CheckpointRef, manifest: Manifest, name: str, keys: set[str]) -> Any:
-        document = loads(bytes(read_file(self._read_from, ref, manifest.file(name))), path=f"{ref.path}/{name}")
+        document = loads(bytes(read_file(self.read_from, ref, manifest.file(name))), path=f"{ref.path}/{name}")
         whole = isinstance(document, dict) and keys <= document.keys()
         if not whole or not isinstance(document.get(_OWN, {}), dict):
             raise CorruptCheckpointError(f"{ref.path}/{name} lacks the structure it is for", path=ref.path)
         return document
 
     def _tensors(self, ref: CheckpointRef, manifest: Manifest, name: str) -> dict[str, torch.Tensor]:
-        stored = parse(read_file(self._read_from, ref, manifest.file(name)), path=f"{ref.path}/{name}")
+        stored = parse(read_file(self.read_from, ref, manifest.file(name)), path=f"{ref.path}/{name}")
         # tensors of their own: views would keep the whole file in memory as long as one of them lives
         return {key: tensor.clone() for key, tensor in stored.items()}
 

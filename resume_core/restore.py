@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from resume_core.policy import Changes
 from resume_core.ranks import Ranks
 from resume_core.saved_header import header_of, origin_of
 from resume_core.state import Progress, RunConfig, State
-from resume_core.storage import CheckpointRef, Store, read_manifest
+from resume_core.storage import CheckpointRef, Lineage
 
 __all__ = [
     "Restored",
@@ -39,6 +39,8 @@ __all__ = [
     "restore_threads",
     "warn_of_names",
 ]
+
+_DAMAGE, _GONE = "damage", "gone"
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,9 @@ class Restored:
         size_bytes: of the files that this rank has read.
         finished: how training had ended, None for a checkpoint from before its end.
         origin: what the run had started from, None when it began anew.
+        tier: the nearest store that it was in, for messages.
+        is_promoted: whether it is in the run's directory.
+        all_bytes: of the files of all ranks.
     """
 
     ref: CheckpointRef
@@ -62,6 +67,9 @@ class Restored:
     size_bytes: int = 0
     finished: Mapping[str, Any] | None = None
     origin: Origin | None = None
+    tier: str = ""
+    is_promoted: bool = True
+    all_bytes: int = 0
 
 
 class Restorer:
@@ -69,6 +77,7 @@ class Restorer:
 
     Args:
         checkpointer: reads.
+        lineage: of the run; tells where a checkpoint is.
         changes: what may differ from the run that saved.
         describe: the config of the run that resumes, given the key of the run.
         log: where messages go.
@@ -78,19 +87,23 @@ class Restorer:
     def __init__(
         self,
         checkpointer: Checkpointer,
+        lineage: Lineage,
         changes: Changes,
         describe: Callable[[int], RunConfig],
         log: logging.Logger,
         ranks: Ranks,
     ) -> None:
-        self._checkpointer = checkpointer
+        self._checkpointer, self._lineage = checkpointer, lineage
         self._ranks = ranks
         self._changes = changes
         self._describe = describe
         self._log = log
 
-    def first_usable(self, candidates: Iterable[CheckpointRef]) -> tuple[Restored, State] | None:
-        """Read the first of ``candidates`` that is whole; those before it are reported.
+    def first_usable(self, candidates: Callable[[], Iterable[CheckpointRef]]) -> tuple[Restored, State] | None:
+        """Read the first candidate that is whole; those before it are reported.
+
+        Args:
+            candidates: lists them; asked again when one is deleted while it is read.
 
         Returns:
             None without any candidate.
@@ -101,27 +114,34 @@ class Restorer:
             OSError: the store cannot be read.
         """
         damage: str | None = None
-        waiting = iter(candidates)
-        while (ref := self._next(waiting)) is not None:
+        passed_over, gone = set[str](), set[str]()
+        waiting = iter(candidates())
+        while (ref := self._next(waiting, passed_over)) is not None:
             found, error = self._try(ref)
-            damage = self._verdict(ref, error)
-            if damage is None:
+            kind, damage = self._verdict(ref, error)
+            if not kind:
                 return found
+            if kind == _GONE and ref.path not in gone:
+                gone.add(ref.path)
+                self._log.info("%s was deleted while it was read: what is there is listed again", ref.path)
+                waiting = iter(candidates())
+                continue
+            passed_over.add(ref.path)
             self._log.warning("%s cannot be used: %s", ref.path, damage)
         if damage is None:
             return None
-        url = self._checkpointer.store.url
+        url = self._lineage.store.url
         raise CorruptCheckpointError(
             f"no checkpoint of this run's line in {url} can be used; the last reason: {damage} "
             'Restore the files, or start anew on purpose with resume="never".',
             path=url,
         )
 
-    def _next(self, waiting: Iterator[CheckpointRef]) -> CheckpointRef | None:
-        """The next candidate, as rank 0 sees them."""
+    def _next(self, waiting: Iterator[CheckpointRef], passed_over: Collection[str]) -> CheckpointRef | None:
+        """The next candidate that was not passed over, as rank 0 sees them."""
 
         def choose(_: list[Any]) -> Any:
-            ref = next(waiting, None)
+            ref = next((ref for ref in waiting if ref.path not in passed_over), None)
             return None if ref is None else [ref.attempt, ref.name, ref.serial]
 
         chosen = self._ranks.agree("the choice of a checkpoint", None, choose)
@@ -133,34 +153,48 @@ class Restorer:
         except Exception as error:  # whatever it is, the other ranks must hear of it
             return None, error
 
-    def _verdict(self, ref: CheckpointRef, error: Exception | None) -> str | None:
-        """What is damaged, on any rank; None when all can go on from ``ref``.
+    def _verdict(self, ref: CheckpointRef, error: Exception | None) -> tuple[str, str]:
+        """Whether ``ref`` is damaged or gone, on any rank, and what is wrong; empty when all can go on from it.
 
         Raises:
-            Exception: the error of this rank, or one that tells of another's, when it is no damage.
+            Exception: the error of this rank, or one that tells of another's, when it is neither.
         """
         is_damage = isinstance(error, (CorruptCheckpointError, CheckpointNotFoundError))
-        kind = "" if error is None else "damage" if is_damage else type(error).__name__
+        kind = "" if error is None else type(error).__name__
+        if is_damage:
+            # who deletes a checkpoint begins with the manifest, so files that vanish first are damage
+            kind = _DAMAGE if self._lineage.tiers.committed(ref) else _GONE
         kind, text = self._ranks.agree("reading the checkpoint", [kind, str(error or "")], _worst)
-        if not kind:
-            return None
-        if kind == "damage":
-            return str(text)
+        if kind in ("", _GONE, _DAMAGE):
+            return kind, text
         if error is not None and not is_damage:
             raise error
         known = {"ConfigChangedError": ConfigChangedError, "UnsupportedStateError": UnsupportedStateError}
         raise known.get(kind, ResumeError)(text, path=ref.path)
 
     def _read(self, ref: CheckpointRef) -> tuple[Restored, State]:
-        manifest = read_manifest(self._checkpointer.store, ref)
+        manifest = self._lineage.read_manifest(ref)
         header = header_of(manifest)
         current = self._describe(header.key)
         accepted = check(header.config, current, self._changes, path=ref.path, step=header.progress.step)
         warn_of_names(self._changes, {*header.config, *current, ORIGIN}, self._log)
+        stores = self._lineage.tiers.committed(ref)
+        self._checkpointer.read_from = stores
         state = self._checkpointer.read(ref, manifest)
         report(accepted, self._log)
-        size_bytes, finished, origin = self._checkpointer.size_bytes(manifest), header.finished, header.origin
-        return Restored(manifest.ref, header.progress, header.key, accepted, size_bytes, finished, origin), state
+        restored = Restored(
+            manifest.ref,
+            header.progress,
+            header.key,
+            accepted,
+            size_bytes=self._checkpointer.size_bytes(manifest),
+            finished=header.finished,
+            origin=header.origin,
+            tier=stores[0].url,
+            is_promoted=self._lineage.store in stores,
+            all_bytes=sum(record.size_bytes for record in manifest.files),
+        )
+        return restored, state
 
 
 def warn_of_names(changes: Changes, known: set[str], log: logging.Logger) -> None:
@@ -186,33 +220,34 @@ def _worst(found: list[list[str]]) -> list[str]:
     """What decides for all: an error on any rank, else damage on any."""
     several = len(found) > 1
     named = [[kind, f"on rank {rank}: {text}" if several else text] for rank, (kind, text) in enumerate(found) if kind]
-    return max(named, key=lambda item: item[0] != "damage", default=["", ""])
+    order = (_DAMAGE, _GONE)  # what was deleted may have been seen half-deleted elsewhere
+    return max(named, key=lambda item: order.index(item[0]) if item[0] in order else len(order), default=["", ""])
 
 
-def read_key(store: Store, ref: CheckpointRef) -> int | None:
+def read_key(lineage: Lineage, ref: CheckpointRef) -> int | None:
     """The key of the run that wrote a checkpoint, None when its manifest cannot be used."""
     try:
-        return header_of(read_manifest(store, ref)).key
+        return header_of(lineage.read_manifest(ref)).key
     except (CorruptCheckpointError, CheckpointNotFoundError):
         return None
 
 
-def read_preamble(store: Store, ref: CheckpointRef) -> Mapping[str, Any] | None:
+def read_preamble(lineage: Lineage, ref: CheckpointRef) -> Mapping[str, Any] | None:
     """What a checkpoint tells the framework before it is read, None when its manifest cannot be used."""
     try:
-        return dict(read_manifest(store, ref).header.get("preamble", {}))
+        return dict(lineage.read_manifest(ref).header.get("preamble", {}))
     except (CorruptCheckpointError, CheckpointNotFoundError, TypeError, ValueError):
         return None
 
 
-def read_origin(store: Store, ref: CheckpointRef) -> Origin | None:
+def read_origin(lineage: Lineage, ref: CheckpointRef) -> Origin | None:
     """What the run that wrote a checkpoint had started from, None for a run that began anew.
 
     Raises:
         CorruptCheckpointError: the manifest cannot be used.
         CheckpointNotFoundError: it is gone.
     """
-    return origin_of(read_manifest(store, ref))
+    return origin_of(lineage.read_manifest(ref))
 
 
 def restore_threads(accepted: Accepted, log: logging.Logger) -> None:

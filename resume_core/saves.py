@@ -1,7 +1,17 @@
-"""The saves of one attempt: taken, in flight, ended well or not; what all ranks make of it.
+"""The saves of one attempt: taken, in flight, ended well or not.
 
-A save is over when the files of every rank are written and rank 0 has committed, or when any rank has failed. Each rank
-knows its own share; the boundary's meeting (`session`) puts the shares together with `merge`, and all conclude alike.
+A save is staged, and brought to the run's directory. With a scratch in front of that it goes two ways:
+
+1. **near**: from memory to the scratch, where it is committed. Then the memory is free for the next save.
+2. **far**: from the files on the scratch to the directory, where it is committed again: it is promoted.
+
+Without a scratch, or when the scratch refused (it is full, most of the time), it goes the far way from memory. One save
+at a time is on each way, so nothing else is written to a tier meanwhile; one may wait for the far way, and a newer one
+takes its place there. So the scratch holds three at most: one that is promoted, the newest, one that is written.
+
+A save is over on a way when the files of every rank are written and rank 0 has committed, or when any rank has failed.
+Each rank knows its own share; at a meeting of the ranks (`boundaries`, `session`) the shares are put together with
+`merge`, and all conclude alike, so that all ranks promote the same ones.
 """
 
 from __future__ import annotations
@@ -13,35 +23,48 @@ from dataclasses import dataclass
 from typing import Any
 
 from resume_core.checkpointer import Checkpointer, Pending
-from resume_core.errors import SaveFailedError, SupersededError
+from resume_core.errors import SaveFailedError
+from resume_core.flights import Flight, Outcomes
 from resume_core.policy import Keep
+from resume_core.scratch import require_room
+from resume_core.shares import bring
 from resume_core.state import State
-from resume_core.storage import Attempt, CheckpointSlots, Lineage, Manifest, Slot, prune
+from resume_core.storage import (
+    Attempt,
+    CheckpointRef,
+    CheckpointSlots,
+    CheckpointWriter,
+    Lineage,
+    Manifest,
+    Slot,
+    Store,
+    clean,
+    copy_share,
+    prune,
+)
 from resume_core.writer import Writer
 
-__all__ = ["Outcome", "Saves", "merge"]
+__all__ = ["Saves"]
 
 _MAX_FAILURES = 3  # failed saves in a row that end training
-
-Outcome = list[str]
-"""How the save in flight stands, on one rank or on all, as strict JSON: a word of `_WORDS`, and what went wrong."""
-
-_WORDS = ("idle", "done", "failed", "superseded", "busy")  # of all ranks, the word furthest to the right holds
+_KEEP_NEAR = Keep(last=1)  # the scratch is a cache: what is older has a successor there, or is in the directory
 
 
-def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    """What holds for all ranks."""
-    worst = max(range(len(outcomes)), key=lambda rank: _WORDS.index(outcomes[rank][0]))
-    word, text = outcomes[worst]
-    return [word, f"on rank {worst}: {text}" if text and len(outcomes) > 1 else text]
+@dataclass(frozen=True)
+class _Save:
+    """A save on its way.
 
+    Attributes:
+        slot: its place.
+        step: optimizer steps done.
+        pending: its share in memory, None when it is on the scratch.
+        source: where on the scratch.
+    """
 
-@dataclass
-class _Ended:
-    """The save that ended last, on this rank, until all ranks have heard of it."""
-
-    outcome: Outcome
-    error: BaseException | None
+    slot: Slot
+    step: int
+    pending: Pending | None = None
+    source: CheckpointRef | None = None
 
 
 class Saves:
@@ -49,8 +72,8 @@ class Saves:
 
     Args:
         checkpointer: stages.
-        lineage: of the run's store, which is written to.
-        keep: which checkpoints stay.
+        lineage: of the run, whose directory is written to.
+        keep: which checkpoints stay in the directory.
         log: where messages go.
         pin: tells the checkpoints that ``keep`` does not count, see `prune`.
     """
@@ -65,20 +88,25 @@ class Saves:
         pin: Callable[[Manifest], Hashable] | None = None,
     ) -> None:
         self._checkpointer, self._lineage, self._keep, self._log, self._pin = checkpointer, lineage, keep, log, pin
-        self.writer = Writer()
+        self._near, self._far = Flight[_Save](), Flight[_Save]()
+        self._waiting: _Save | None = None  # for the far way
+        self._cleaner = Writer()
+        self._scratch: Store | None = None
         self._attempt: Attempt | None = None
         self._slots: CheckpointSlots | None = None
-        self._step = 0  # that of the save in flight
-        self._ended: _Ended | None = None
+        self._refused = False  # whether the scratch did at the last save
+        self._is_near = False  # whether a checkpoint of this attempt is on the scratch at least
         self._num_failed_in_a_row = 0
         self._blocked_s: list[float] = []
         self.is_protected = False
-        """Whether the run has a committed checkpoint to go back to."""
+        """Whether the run has a checkpoint in its directory to go back to."""
 
-    def open(self, attempt: Attempt, *, is_first: bool) -> None:
-        """Save in ``attempt`` from now on; only rank 0 gives out places in it."""
-        self._attempt = attempt
+    def open(self, attempt: Attempt, scratch: Store | None = None, *, is_first: bool) -> None:
+        """Save in ``attempt`` from now on; only rank 0 gives out places in it, and cleans up after older ones."""
+        self._attempt, self._scratch = attempt, scratch
         self._slots = CheckpointSlots(self._lineage.store, attempt.name) if is_first else None
+        if is_first:
+            self._cleaner.submit(lambda: self._say(clean(self._lineage, attempt).failures))
 
     @property
     def blocked_s(self) -> float | None:
@@ -90,6 +118,11 @@ class Saves:
     def num_failed_in_a_row(self) -> int:
         """Saves that failed since the last one that did not."""
         return self._num_failed_in_a_row
+
+    @property
+    def writer(self) -> Writer:
+        """Of the way that a staged save goes first."""
+        return self._far.writer if self._scratch is None else self._near.writer
 
     def next_place(self, step: int) -> list[Any]:
         """Where the next save goes, as strict JSON; rank 0 only."""
@@ -105,20 +138,73 @@ class Saves:
             SaveFailedError: another rank could not stage.
             OSError: no memory to stage in.
         """
-        assert self._attempt is not None
         start = time.perf_counter()
-        pending = self._checkpointer.stage(state, header)
-        attempt, slot = self._attempt, Slot(*place)
-        self._step = step
-        self.writer.submit(lambda: self._write(pending, slot, attempt))
+        save = _Save(Slot(*place), step, self._checkpointer.stage(state, header))
+        if self._scratch is None:
+            self._send(save)
+        else:
+            scratch = self._scratch
+            self._near.start(save, lambda: self._write_near(save, scratch))
         self._blocked_s.append(time.perf_counter() - start)
 
-    def _write(self, pending: Pending, slot: Slot, attempt: Attempt) -> None:
-        manifest = pending.write(self._lineage.store, slot, still_newest=lambda: self._lineage.check_newest(attempt))
-        if manifest is None:
-            return
-        self._log.debug("saved %s, %d bytes", manifest.ref.path, pending.size_bytes)
-        for problem in prune(self._lineage, self._keep, attempt, self._pin).failures:
+    def adopt(self, ref: CheckpointRef, place: Sequence[Any], step: int) -> None:
+        """Save what an earlier attempt has left on the scratch alone as a checkpoint of this one, in the directory."""
+        self._send(_Save(Slot(*place), step, source=ref))
+
+    # ---- in the background
+
+    def _write_near(self, save: _Save, scratch: Store) -> None:
+        assert save.pending is not None
+        attempt = self._prune(scratch)
+        require_room(scratch, save.pending.size_bytes)
+        save.pending.write(scratch, save.slot, still_newest=lambda: self._lineage.check_newest(attempt))
+        self._log.debug("saved %s on %s, %d bytes", save.slot.path, scratch.url, save.pending.size_bytes)
+
+    def _write_far(self, save: _Save) -> None:
+        attempt, start = self._attempt, time.perf_counter()
+        assert attempt is not None
+        store = self._lineage.store
+
+        def still_newest() -> None:
+            self._lineage.check_newest(attempt)
+
+        if save.pending is not None:
+            save.pending.write(store, save.slot, still_newest=still_newest)
+        else:
+            self._promote(save, still_newest)
+        self._log.debug("%s is in %s after %.1f s", save.slot.path, store.url, time.perf_counter() - start)
+        self._prune(store)
+        if self._scratch is not None:
+            self._prune(self._scratch)
+
+    def _promote(self, save: _Save, still_newest: Callable[[], None]) -> None:
+        assert save.source is not None
+        source, ranks = save.source, self._checkpointer.ranks
+        scratch = self._lineage.tiers.stores[0]
+
+        def write(writer: CheckpointWriter) -> None:
+            copy_share(writer, scratch, source, ranks.rank, ranks.size)
+
+        def header() -> Mapping[str, Any]:
+            return self._lineage.on(scratch).read_manifest(source).header
+
+        bring(self._lineage.store, save.slot, ranks, write=write, header=header, still_newest=still_newest)
+
+    def _prune(self, store: Store) -> Attempt:
+        """On rank 0; elsewhere nothing."""
+        assert self._attempt is not None
+        if self._slots is None:
+            return self._attempt
+        if store is self._lineage.store:
+            pruned = prune(self._lineage, self._keep, self._attempt, self._pin)
+        else:
+            spare = [save.source.path for save in (self._far.load, self._waiting) if save and save.source]
+            pruned = prune(self._lineage, _KEEP_NEAR, self._attempt, store=store, spare=spare)
+        self._say(pruned.failures)
+        return self._attempt
+
+    def _say(self, failures: Sequence[str]) -> None:
+        for problem in failures:
             self._log.warning("an old checkpoint could not be deleted: %s", problem)
 
     # ---- outcomes
@@ -126,24 +212,51 @@ class Saves:
     @property
     def has_ended(self) -> bool:
         """Whether a save has ended on this rank and was not concluded."""
-        return self._ended is not None or self.writer.has_ended
+        return self._near.has_ended or self._far.has_ended
 
-    def outcome(self) -> Outcome:
-        """How the save in flight stands on this rank."""
-        ended, error = self.writer.take_outcome()
-        if ended:
-            word = "done" if error is None else "superseded" if isinstance(error, SupersededError) else "failed"
-            text = "" if error is None else str(error) if word == "superseded" else f"{type(error).__name__}: {error}"
-            self._ended = _Ended([word, text], error)
-        if self._ended is not None:
-            return self._ended.outcome
-        return ["busy" if self.writer.busy else "idle", ""]
+    @property
+    def in_flight(self) -> bool:
+        """Whether a save was not brought to the directory yet and is not given up; alike on all ranks."""
+        return any(save is not None for save in (self._near.load, self._far.load, self._waiting))
 
-    def conclude(self, outcome: Outcome, *, strict: bool) -> bool:
-        """All ranks know how the save in flight ended.
+    @property
+    def in_memory(self) -> bool:
+        """Whether a save still needs the memory it was staged in; alike on all ranks."""
+        return any(save is not None and save.pending for save in (self._near.load, self._far.load, self._waiting))
+
+    def can_take(self, outcomes: Outcomes) -> bool:
+        """Whether a save can be staged when ``outcomes`` are concluded."""
+        near, far = outcomes["near"][0], outcomes["far"][0]
+        if "superseded" in (near, far) or near in ("busy", "failed"):
+            return False
+        on_far = self._far.load if far == "busy" else None
+        return not any(save is not None and save.pending for save in (on_far, self._waiting))
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until nothing is in flight on this rank; the outcomes stay to be concluded.
+
+        Raises:
+            TimeoutError: something was after ``timeout_s`` seconds.
+        """
+        start = time.monotonic()
+        for writer in (self._near.writer, self._far.writer, self._cleaner):
+            writer.wait(None if timeout_s is None else max(timeout_s - (time.monotonic() - start), 0.0))
+
+    def wait_for_memory(self) -> None:
+        """Wait for what still needs the memory it was staged in, and for what that waits for."""
+        self._near.writer.wait()
+        if self.in_memory:
+            self._far.writer.wait()
+
+    def outcomes(self) -> Outcomes:
+        """How the saves in flight stand on this rank."""
+        return {"near": self._near.outcome(), "far": self._far.outcome()}
+
+    def conclude(self, outcomes: Outcomes, *, strict: bool) -> bool:
+        """All ranks know how the saves in flight stand.
 
         Args:
-            outcome: of all ranks, see `merge`.
+            outcomes: of all ranks, see `merge`.
             strict: raise any failure.
 
         Returns:
@@ -153,24 +266,54 @@ class Saves:
             SaveFailedError: the first save of a new run failed, or the third in a row, or ``strict``.
             SupersededError: a newer attempt of the run has started.
         """
-        word, text = outcome
-        if word in ("idle", "busy"):
+        near, far = self._near.conclude(outcomes["near"]), self._far.conclude(outcomes["far"])
+        if near is not None:
+            self._send(self._after_near(near[0], *outcomes["near"]))
+        # one that a newer one follows is not the last; the first is to show that the directory can be written
+        strict = (strict and self._waiting is None) or not self.is_protected
+        self._advance()
+        if far is None:
             return False
-        ended, self._ended = self._ended, None
-        error = ended.error if ended is not None else None
-        if word == "superseded":
-            raise error if isinstance(error, SupersededError) else SupersededError(text)
-        if word == "done":
+        save, error = far
+        if outcomes["far"][0] == "done":
             self.is_protected, self._num_failed_in_a_row = True, 0
             return False
-        self.failed(text, error, self._step, strict=strict)
+        text = outcomes["far"][1]
+        if save.source is not None:
+            text = f"from {self._lineage.tiers.stores[0].locate(save.source.path)}: {text}"
+        self.failed(text, error, save.step, strict=strict)
         return True
+
+    def _after_near(self, save: _Save, word: str, text: str) -> _Save:
+        """What goes the far way."""
+        if word == "done":
+            self._refused, self._is_near = False, True
+            return _Save(save.slot, save.step, source=CheckpointRef(save.slot.attempt, save.slot.name))
+        if not self._refused:
+            assert self._scratch is not None
+            self._log.warning(
+                "the save at step %d goes to %s at once, and so do later ones while scratch=%r refuses them: %s",
+                *(save.step, self._lineage.store.url, self._scratch.url, text),
+            )
+        self._refused = True
+        return save
+
+    def _send(self, save: _Save) -> None:
+        """The far way, in place of an older save that still waits for it."""
+        self._waiting = save
+        self._advance()
+
+    def _advance(self) -> None:
+        if self._waiting is not None and self._far.load is None:
+            save, self._waiting = self._waiting, None
+            self._far.start(save, lambda: self._write_far(save))
 
     def failed(self, text: str, error: BaseException | None, step: int, *, strict: bool) -> None:
         """Say that a save failed; raise when training should not go on like that."""
         self._num_failed_in_a_row += 1
-        kept = "older checkpoints are intact" if self.is_protected else "no checkpoint exists yet"
+        is_safe = self.is_protected or self._is_near
+        kept = "older checkpoints are intact" if is_safe else "no checkpoint exists yet"
         message = f"the save at step {step} failed ({text}); {kept}"
         self._log.error("%s", message, exc_info=error)
-        if strict or not self.is_protected or self._num_failed_in_a_row >= _MAX_FAILURES:
+        if strict or not is_safe or self._num_failed_in_a_row >= _MAX_FAILURES:
             raise SaveFailedError(message, path=self._lineage.store.url, step=step) from error

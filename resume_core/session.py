@@ -24,7 +24,7 @@ from dataclasses import asdict
 from typing import Any
 
 from resume_core.boundaries import Boundaries
-from resume_core.candidates import first_preamble, line, resume_mode
+from resume_core.candidates import first_preamble, line, open_lineage, resume_mode
 from resume_core.capture.provenance import describe_code, provenance
 from resume_core.capture.rng import derive
 from resume_core.capture.runconfig import Difference, to_json
@@ -35,17 +35,20 @@ from resume_core.errors import (
     CorruptCheckpointError,
     ResumeError,
     SaveFailedError,
+    SupersededError,
     UnsupportedStateError,
 )
 from resume_core.finish import Fits, finished_fit, mark
+from resume_core.flights import merge
 from resume_core.framework import Framework
 from resume_core.origin import ORIGIN, Origin, check_origin, find_origin
 from resume_core.policy import Changes, Keep, SaveEvery
 from resume_core.restore import Restored, Restorer, read_key, read_origin, restore_threads
-from resume_core.saves import Saves, merge
+from resume_core.saves import Saves
 from resume_core.schedule import Schedule
+from resume_core.scratch import admit
 from resume_core.state import Ending, Progress, RunConfig
-from resume_core.storage import Attempt, CheckpointRef, Lineage, open_store
+from resume_core.storage import Attempt, CheckpointRef
 
 __all__ = ["Restored", "Session"]
 
@@ -58,6 +61,7 @@ class Session:
     Args:
         framework: captures and applies.
         directory: the run's directory, local or any fsspec URL.
+        scratch: a fast local directory in front of it, see `saves`; None for none.
         resume: see `resume_mode`.
         save: when to save.
         keep: which checkpoints stay.
@@ -67,7 +71,7 @@ class Session:
         log: where messages go.
 
     Raises:
-        ValueError: an unusable ``directory`` or ``resume``.
+        ValueError: an unusable ``directory``, ``scratch`` or ``resume``.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Session:
         framework: Framework,
         directory: str | os.PathLike[str],
         *,
+        scratch: str | os.PathLike[str] | None = None,
         resume: str = "auto",
         save: SaveEvery | None = None,
         keep: Keep | None = None,
@@ -88,8 +93,8 @@ class Session:
         self._save, self._keep, self._changes = save or SaveEvery(), keep or Keep(), changes or Changes()
         self._log = log or logging.getLogger("exact_resume")
         self._ranks = framework.ranks
-        self._store = open_store(os.fspath(directory), dict(storage_options or {}))
-        self._lineage = Lineage(self._store)
+        self._lineage = open_lineage(directory, scratch, storage_options)
+        self._store, self._scratch = self._lineage.store, self._lineage.tiers.nearer
         self._checkpointer = Checkpointer(self._store, self._ranks)
         self._fits = Fits(fit, framework.limits, self._lineage.read_manifest)
         self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, pin=finished_fit)
@@ -131,7 +136,7 @@ class Session:
             return find_origin(path).as_dict()
         for ref in candidates if named else ():
             with contextlib.suppress(CorruptCheckpointError, CheckpointNotFoundError):  # `start` says so
-                origin = read_origin(self._store, ref)
+                origin = read_origin(self._lineage, ref)
                 check_origin(origin, path, self._changes, self._log, run=self._store.url)
                 break
         return None
@@ -163,7 +168,9 @@ class Session:
             CheckpointNotFoundError: a checkpoint that was named is not there.
             OSError: the store cannot be read.
         """
-        found = self._ranks.agree("the preamble", None, lambda _: dict(first_preamble(self._store, self._candidates())))
+        found = self._ranks.agree(
+            "the preamble", None, lambda _: dict(first_preamble(self._lineage, self._candidates()))
+        )
         return dict(found)
 
     def reconfigured(self) -> None:
@@ -183,7 +190,7 @@ class Session:
         """
 
         def choose(_: list[Any]) -> int:
-            readable = (key for ref in self._candidates() if (key := read_key(self._store, ref)) is not None)
+            readable = (key for ref in self._candidates() if (key := read_key(self._lineage, ref)) is not None)
             return next(readable, None) or self._new_key(seed)
 
         self._key = self._ranks.agree("the key", None, choose)
@@ -193,7 +200,7 @@ class Session:
         if self._given is not None:
             return self._given.entry.key
         origin = self._fits.origin
-        before = None if self._key or origin is None else read_key(self._store, origin)
+        before = None if self._key or origin is None else read_key(self._lineage, origin)
         if before is not None:  # a later fit of a run has randomness of its own, of the same root
             return derive(before, self._fits.fit)
         return self._key or new_key(seed)
@@ -216,8 +223,8 @@ class Session:
         self._start_s = time.monotonic()
         for error in self._lineage.damaged():
             self._log.warning("%s", error)
-        restorer = Restorer(self._checkpointer, self._changes, self._describe, self._log, self._ranks)
-        found = restorer.first_usable(self._candidates())
+        parts = (self._checkpointer, self._lineage, self._changes, self._describe, self._log, self._ranks)
+        found = Restorer(*parts).first_usable(self._candidates)
         self._fits.adopt(self._ranks.share("the fits", self._fits.seen()))
         if found is None:
             self.is_over = self._fits.is_over(None, self._store.url, self._log)
@@ -285,10 +292,15 @@ class Session:
             return
         restored = self._restored
         self._attempt = self._claim(restored)
-        self._saves.open(self._attempt, is_first=self._ranks.is_first)
+        tiers, size_bytes = self._lineage.tiers, restored.all_bytes if restored else self._framework.weights_bytes
+        scratch = admit(self._scratch, tiers, self._attempt, size_bytes, self._ranks, self._log)
+        self._saves.open(self._attempt, scratch, is_first=self._ranks.is_first)
         self._boundaries.begin(progress)
         if restored is not None:
             self._announce(restored)
+            if not self._ranks.share("the tiers", restored.is_promoted):
+                place = self._ranks.agree("the copy", None, lambda _: self._saves.next_place(progress.step))
+                self._saves.adopt(restored.ref, place, progress.step)
         else:
             what = f"fit {self._fits.fit} of this script begins" if self._fits.fit else "a new run"
             self._log.info("%s: %s in %s", what, self._attempt.name, self._store.url)
@@ -329,7 +341,7 @@ class Session:
             restored.progress.batch,
             restored.progress.epoch,
             restored.ref.path,
-            self._store.url,
+            restored.tier,
             time.monotonic() - self._start_s,
             self._attempt.name,
         )
@@ -353,7 +365,7 @@ class Session:
             self._checkpointer.prepare(self._framework.capture())
             self._checked_at = None
         if progress.is_last:
-            self._saves.writer.wait()
+            self._settle()
         if self._boundaries.is_meeting(progress):
             place = self._boundaries.meet(progress)
             if place is not None:
@@ -380,13 +392,18 @@ class Session:
         """
         if self._attempt is None:
             return
-        self._saves.writer.wait()
-        self._saves.conclude(self._ranks.agree("the last boundary", self._saves.outcome(), merge), strict=False)
+        self._settle()
         place = self._ranks.agree("the end state", None, lambda _: self._saves.next_place(progress.step))
         try:
             self._take(progress, "end", place, ending)
         except (UnsupportedStateError, SaveFailedError, OSError) as error:
             self._saves.failed(f"{type(error).__name__}: {error}", error, progress.step, strict=True)
+
+    def _settle(self) -> None:
+        """Make room for a save that must be taken now."""
+        while self._saves.in_memory:
+            self._saves.wait_for_memory()
+            self._saves.conclude(self._ranks.agree("the last boundary", self._saves.outcomes(), merge), strict=False)
 
     def _take(self, progress: Progress, reason: str, place: list[Any], ending: Ending | None = None) -> None:
         """Capture and stage now, write in the background."""
@@ -411,19 +428,22 @@ class Session:
         return {} if self._origin is None else {ORIGIN: self._origin.as_dict()}
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for the save in flight; with several ranks for this one's share, and the rest at the next boundary.
+        """Wait until the save in flight is in the directory; with several ranks for this one's share, as far as it is.
 
         Raises:
             SaveFailedError: it failed; its cause is chained.
             SupersededError: a newer attempt of the run has started.
             TimeoutError: it was still being written.
         """
-        self._saves.writer.wait(timeout_s)
-        if self._ranks.size == 1:
-            self._saves.conclude(self._saves.outcome(), strict=True)
+        start = time.monotonic()
+        while True:
+            self._saves.wait(None if timeout_s is None else max(timeout_s - (time.monotonic() - start), 0.0))
+            if self._ranks.size > 1 or not self._saves.in_flight:
+                return
+            self._saves.conclude(self._saves.outcomes(), strict=True)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Training is over: wait for the save in flight.
+        """Training is over: wait until the save in flight is in the directory.
 
         Args:
             error: what ended it, None when it ran to its end. With one, a failed save is logged and not raised, and
@@ -433,19 +453,26 @@ class Session:
             SaveFailedError: the last save failed.
             SupersededError: a newer attempt of the run has started.
         """
-        self._saves.writer.wait()
-        outcome = self._saves.outcome()
+        failure: ResumeError | None = None
+        self._saves.wait()
+        while failure is None and self._saves.in_flight:
+            # several ranks meet at the end of a run, not at the end of one that an error has ended on any of them
+            outcomes = self._saves.outcomes()
+            meets = error is None or self._ranks.size == 1
+            try:
+                self._saves.conclude(self._ranks.agree("the end", outcomes, merge) if meets else outcomes, strict=True)
+            except (SaveFailedError, SupersededError) as caught:
+                failure = caught
+            if not meets:
+                break
+            self._saves.wait()
         if error is None:
-            outcome = self._ranks.agree("the end", outcome, merge)
             self._ranks.part()
-        else:
-            with contextlib.suppress(ResumeError, RuntimeError):
-                self._ranks.part(_PART_S)
-        try:
-            self._saves.conclude(outcome, strict=True)
-        except ResumeError:
-            if error is None:
-                raise
+            if failure is not None:
+                raise failure
+            return
+        with contextlib.suppress(ResumeError, RuntimeError):
+            self._ranks.part(_PART_S)
 
 
 def _decisive(restored: Restored) -> tuple[Difference, ...]:

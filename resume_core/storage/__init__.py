@@ -4,8 +4,10 @@ from resume_core.storage.attempt import Attempt
 from resume_core.storage.commit import CheckpointSlots, CheckpointWriter, Slot
 from resume_core.storage.digest import ALGORITHM, CHUNK_BYTES, digest_chunks
 from resume_core.storage.lineage import Lineage
+from resume_core.storage.local import LocalStore
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest, Part
 from resume_core.storage.paths import rank_file
+from resume_core.storage.promotion import copy_share
 from resume_core.storage.read import digest_file, read_file, read_file_into, read_manifest, verify
 from resume_core.storage.retention import Pruned, clean, prune
 from resume_core.storage.sealed import FORMAT_VERSION
@@ -22,6 +24,7 @@ __all__ = [
     "CheckpointWriter",
     "FileRecord",
     "Lineage",
+    "LocalStore",
     "Manifest",
     "Part",
     "Pruned",
@@ -30,6 +33,7 @@ __all__ = [
     "Store",
     "Tiers",
     "clean",
+    "copy_share",
     "digest_chunks",
     "digest_file",
     "open_store",

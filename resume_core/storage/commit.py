@@ -34,6 +34,7 @@ background thread.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,10 +51,12 @@ from resume_core.storage.paths import (
     parse_rank_file,
     part_file,
 )
-from resume_core.storage.read import read_manifest
+from resume_core.storage.read import FileReader, read_manifest
 from resume_core.storage.sealed import JsonMapping
 
 __all__ = ["CheckpointSlots", "CheckpointWriter", "Slot"]
+
+_COPIED_AT_ONCE = 4  # chunks in memory while a file is copied
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,34 @@ class CheckpointWriter:
         record = FileRecord(name, view.nbytes, CHUNK_BYTES, tuple(digests))
         self._files[name] = record
         return record
+
+    def copy_file(self, source: Store, ref: CheckpointRef, record: FileRecord) -> None:
+        """Write one file as it lies in another store, each chunk checked on the way.
+
+        Args:
+            source: the other store.
+            ref: the checkpoint that it belongs to there.
+            record: the file, from that checkpoint.
+
+        Raises:
+            ValueError: as for `write_file`.
+            CorruptCheckpointError: a chunk is not what was saved. Nothing is left under that name.
+            OSError: one of the stores refused. Nothing is left under that name.
+        """
+        self._check_name(record.name)
+        reader = FileReader([source], ref, record)
+        chunks = list(iter_chunks(record.size_bytes, record.chunk_bytes))
+        # of its own pages, so that a local store can write it past the cache; small beside any state
+        buffer = memoryview(mmap.mmap(-1, max(min(len(chunks), _COPIED_AT_ONCE) * record.chunk_bytes, 1)))
+        with self._store.open_sink(self._key(record.name), record.size_bytes) as sink:
+            for number, (offset_bytes, length_bytes) in enumerate(chunks):
+                place = number % _COPIED_AT_ONCE
+                if number and not place:
+                    sink.drain()
+                chunk = buffer[place * record.chunk_bytes :][:length_bytes]
+                reader.read_chunk(number, chunk)
+                sink.write_at(offset_bytes, chunk)
+        self._files[record.name] = record
 
     def write_part(self) -> Part:
         """Write this rank's part-manifest: its files are complete.

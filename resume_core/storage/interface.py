@@ -60,6 +60,14 @@ class Sink(ABC):
         self._write(offset_bytes, data)
         self._written_bytes += data.nbytes
 
+    def drain(self) -> None:
+        """Return when the memory of every range written so far may be used again. Most stores have it done by then.
+
+        Raises:
+            OSError: the store refused one of them.
+        """
+        return
+
     def __enter__(self) -> Sink:
         return self
 

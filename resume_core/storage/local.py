@@ -141,6 +141,18 @@ class LocalStore(Store):
             if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST):
                 raise
 
+    def usage(self) -> tuple[int, int]:
+        """Bytes that are free for this user, and all bytes, of the file system it lies in or will lie in.
+
+        Raises:
+            OSError: the system does not say.
+        """
+        place = self.url
+        while not os.path.isdir(place) and os.path.dirname(place) != place:
+            place = os.path.dirname(place)
+        found = shutil.disk_usage(place)
+        return found.free, found.total
+
     def _path(self, key: str) -> str:
         return os.path.join(self.url, *validate_key(key).split("/"))
 

@@ -34,9 +34,10 @@ class Tiers:
         self.directory = directory
         self.stores = tuple(stores) or (directory,)
 
-    def only(self, store: Store) -> Tiers:
-        """The same run as one tier alone holds it."""
-        return Tiers(self.directory, [store])
+    @property
+    def nearer(self) -> Store | None:
+        """The store in front of the directory, None when there is none."""
+        return self.stores[0] if self.stores[0] is not self.directory else None
 
     def admit(self, store: Store, attempt: str) -> bool:
         """Make the folder of an attempt in a nearer tier one of the run's.

@@ -8,7 +8,7 @@ import pytest
 import torch
 from test_ranks import together
 
-from resume_core import checkpointer
+from resume_core import shares
 from resume_core.boundaries import Boundaries
 from resume_core.errors import ConfigChangedError, ResumeError, SaveFailedError, UnsupportedStateError
 from resume_core.policy import SaveEvery
@@ -152,7 +152,7 @@ def test_a_rank_that_cannot_write_fails_the_save_on_all_at_once(own, tmp_path, m
 
 def test_a_rank_that_writes_nothing_is_named(own, tmp_path, monkeypatch):
     plain = CheckpointWriter.write_part
-    monkeypatch.setattr(checkpointer, "PARTS_S", 0.2)
+    monkeypatch.setattr(shares, "PARTS_S", 0.2)
     monkeypatch.setattr(CheckpointWriter, "write_part", lambda self: None if self._rank == 1 else plain(self))
     found, _ = together(2, lambda ranks: Start(own(), tmp_path, ranks).train(1))
     assert all(isinstance(error, SaveFailedError) for error in found)
