@@ -222,6 +222,12 @@ class TrainerAdapter:
         """What ``fit`` was given, or its hook returned, flattened; known after `prepare`."""
         return self._data.flattened
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """``trainer.callback_metrics``, those that are one number, as Lightning has last computed them."""
+        found = self.trainer._logger_connector._callback_metrics  # the property computes, and may meet other ranks
+        return {str(name): float(value) for name, value in found.items() if value.numel() == 1}
+
     def prepare(self, key: int) -> None:
         """Ask for the train loaders, once."""
         self._data.ask(key)
@@ -247,6 +253,7 @@ class TrainerAdapter:
             epoch_batch=int(batches.current.completed),
             in_window=bool(self._epoch._should_accumulate()) and not self._fit._skip_backward,
             is_last=is_last,
+            ends_epoch=bool(self._epoch._num_ready_batches_reached()),
         )
 
     def capture(self) -> State:

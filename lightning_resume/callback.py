@@ -50,6 +50,9 @@ class ResumeCallback(Callback):
     Args:
         directory: where the run's checkpoints live, one directory a run: a local path or any fsspec URL. None: only
             Lightning's own checkpoints are made complete.
+        scratch: a fast local directory in front of ``directory``; ``/dev/shm/NAME`` works as one. Checkpoints are
+            committed there first and promoted to the directory in the background. It is a cache: the newest one or two
+            are there, several runs may share it, and when it is gone nothing is lost but what was not promoted yet.
         resume: ``"auto"`` (go on when there is something to go on from), ``"must"`` (nothing found stops the run),
             ``"never"`` (a new run in the same directory), or the name of a checkpoint, for example
             ``"attempt-0002/step-000000500"``. The environment variable ``EXACT_RESUME`` overrides it; ``off`` there
@@ -60,8 +63,8 @@ class ResumeCallback(Callback):
         storage_options: passed to fsspec.
 
     Raises:
-        ValueError: an unusable ``resume``, a value of a policy that is out of range, or an argument that has no
-            meaning without a directory.
+        ValueError: an unusable ``resume`` or ``scratch``, a value of a policy that is out of range, or an argument that
+            has no meaning without a directory.
         TypeError: a policy of the wrong type, or with a field that it does not have.
     """
 
@@ -72,6 +75,7 @@ class ResumeCallback(Callback):
         self,
         directory: str | os.PathLike[str] | None = None,
         *,
+        scratch: str | os.PathLike[str] | None = None,
         resume: str = "auto",
         save: SaveEvery | Mapping[str, Any] | None = None,
         keep: Keep | Mapping[str, Any] | None = None,
@@ -80,9 +84,11 @@ class ResumeCallback(Callback):
     ) -> None:
         resume_mode(resume)
         if directory is None:
-            _refuse_without_directory(resume=resume != "auto", save=save, keep=keep, storage_options=storage_options)
+            given = {"scratch": scratch, "save": save, "keep": keep, "storage_options": storage_options}
+            _refuse_without_directory(resume=resume != "auto", **given)
         self._directory = directory
         self._options: dict[str, Any] = {
+            "scratch": scratch,
             "resume": resume,
             "save": as_policy(SaveEvery, save, "save"),
             "keep": as_policy(Keep, keep, "keep"),
@@ -114,7 +120,8 @@ class ResumeCallback(Callback):
         trainer: Any = function.__self__.trainer
         # nor do ranks know of each other yet: the first one alone logs
         if trainer.is_global_zero and wait_to_be_told(trainer.loggers) and self._is_on(trainer, trainer.state.fn):
-            preamble = peek(self._directory, self._options["resume"], self._options["storage_options"])
+            options = {name: self._options[name] for name in ("resume", "storage_options", "scratch")}
+            preamble = peek(self._directory, **options)
             tell_loggers(trainer.loggers, preamble.get("loggers", ()))
 
     def _is_on(self, trainer: Any, stage: str) -> bool:

@@ -75,8 +75,21 @@ class Pending:
         """Bytes of its tensors' files."""
         return sum(image.size_bytes for image in self.images)
 
-    def write(self, store: Store, slot: Slot, *, still_newest: Callable[[], object]) -> Manifest | None:
+    def write(
+        self,
+        store: Store,
+        slot: Slot,
+        *,
+        still_newest: Callable[[], object],
+        has_room: Callable[[], object] = lambda: None,
+    ) -> Manifest | None:
         """Write the files, and on rank 0 commit; runs in the background. What was written is removed when it fails.
+
+        Args:
+            store: where to.
+            slot: the place, the same on all ranks.
+            still_newest: see `CheckpointWriter.commit`.
+            has_room: called before the first byte is written; it raises when that should not be.
 
         Returns:
             The manifest on rank 0, None on the others. Its ``timings`` are the seconds of each phase on rank 0:
@@ -91,6 +104,7 @@ class Pending:
         start = time.perf_counter()
 
         def write(writer: CheckpointWriter) -> None:
+            has_room()
             for image in self.images:
                 image.finish()
                 writer.write_file(image.name, image.buffer)

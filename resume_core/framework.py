@@ -29,6 +29,11 @@ class Framework(Protocol):
         """Where training ends by itself, by the names that users know: ``max_epochs``, ``max_steps``, ``max_time``."""
         ...
 
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Metrics by the names that users know, each as it was last computed; may be NaN or infinite."""
+        ...
+
     def prepare(self, key: int) -> None:
         """The run's key is known: data loaders may be asked for, in a random stream derived from it."""
         ...

@@ -178,6 +178,8 @@ class Restorer:
         current = self._describe(header.key)
         accepted = check(header.config, current, self._changes, path=ref.path, step=header.progress.step)
         warn_of_names(self._changes, {*header.config, *current, ORIGIN}, self._log)
+        for error in self._lineage.tiers.damaged(ref):
+            self._log.warning("%s Another copy is used.", error)
         stores = self._lineage.tiers.committed(ref)
         self._checkpointer.read_from = stores
         state = self._checkpointer.read(ref, manifest)

@@ -155,9 +155,13 @@ class Saves:
 
     def _write_near(self, save: _Save, scratch: Store) -> None:
         assert save.pending is not None
-        attempt = self._prune(scratch)
-        require_room(scratch, save.pending.size_bytes)
-        save.pending.write(scratch, save.slot, still_newest=lambda: self._lineage.check_newest(attempt))
+        attempt, size_bytes = self._prune(scratch), save.pending.size_bytes
+        save.pending.write(
+            scratch,
+            save.slot,
+            still_newest=lambda: self._lineage.check_newest(attempt),
+            has_room=lambda: require_room(scratch, size_bytes),
+        )
         self._log.debug("saved %s on %s, %d bytes", save.slot.path, scratch.url, save.pending.size_bytes)
 
     def _write_far(self, save: _Save) -> None:

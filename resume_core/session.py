@@ -15,12 +15,10 @@ After `start`, ``is_over`` says that nothing is left to be trained: then neither
 from __future__ import annotations
 
 import contextlib
-import datetime
 import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from resume_core.boundaries import Boundaries
@@ -41,6 +39,7 @@ from resume_core.errors import (
 from resume_core.finish import Fits, finished_fit, mark
 from resume_core.flights import merge
 from resume_core.framework import Framework
+from resume_core.header import BestWatch, save_facts
 from resume_core.origin import ORIGIN, Origin, check_origin, find_origin
 from resume_core.policy import Changes, Keep, SaveEvery
 from resume_core.restore import Restored, Restorer, read_key, read_origin, restore_threads
@@ -98,6 +97,7 @@ class Session:
         self._checkpointer = Checkpointer(self._store, self._ranks)
         self._fits = Fits(fit, framework.limits, self._lineage.read_manifest)
         self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, pin=finished_fit)
+        self._best = BestWatch(self._keep, self._log)
         self._boundaries = Boundaries(self._ranks, Schedule(self._save), self._saves)
         self._restored: Restored | None = None
         self._origin: Origin | None = None
@@ -412,14 +412,14 @@ class Session:
         self._boundaries.taken(progress)
 
     def _header(self, progress: Progress, reason: str) -> dict[str, Any]:
+        metrics = self._framework.metrics
+        self._best.look(progress, metrics)
         return {
-            "progress": asdict(progress),
-            "reason": reason,
+            **save_facts(progress, reason, metrics),
             "key": self._key,
             "config": to_json(self._config),
             "provenance": dict(self._provenance),
             "preamble": dict(self._framework.preamble()),
-            "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             **self._origin_fact,
         }
 

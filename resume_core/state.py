@@ -43,6 +43,7 @@ class Progress:
         epoch_batch: micro-batches of that epoch trained on.
         in_window: True inside a half-filled accumulation window.
         is_last: nothing is trained after this boundary.
+        ends_epoch: the last batch was the last one of its epoch.
     """
 
     step: int = 0
@@ -51,6 +52,7 @@ class Progress:
     epoch_batch: int = 0
     in_window: bool = False
     is_last: bool = False
+    ends_epoch: bool = False
 
 
 @dataclass(frozen=True)

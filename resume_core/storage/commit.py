@@ -56,8 +56,6 @@ from resume_core.storage.sealed import JsonMapping
 
 __all__ = ["CheckpointSlots", "CheckpointWriter", "Slot"]
 
-_COPIED_AT_ONCE = 4  # chunks in memory while a file is copied
-
 
 @dataclass(frozen=True)
 class Slot:
@@ -184,15 +182,11 @@ class CheckpointWriter:
         """
         self._check_name(record.name)
         reader = FileReader([source], ref, record)
-        chunks = list(iter_chunks(record.size_bytes, record.chunk_bytes))
-        # of its own pages, so that a local store can write it past the cache; small beside any state
-        buffer = memoryview(mmap.mmap(-1, max(min(len(chunks), _COPIED_AT_ONCE) * record.chunk_bytes, 1)))
         with self._store.open_sink(self._key(record.name), record.size_bytes) as sink:
+            chunks = iter_chunks(record.size_bytes, record.chunk_bytes)
             for number, (offset_bytes, length_bytes) in enumerate(chunks):
-                place = number % _COPIED_AT_ONCE
-                if number and not place:
-                    sink.drain()
-                chunk = buffer[place * record.chunk_bytes :][:length_bytes]
+                # pages of its own for each: the sink may still hold those before, and wants whole ones for O_DIRECT
+                chunk = memoryview(mmap.mmap(-1, length_bytes))
                 reader.read_chunk(number, chunk)
                 sink.write_at(offset_bytes, chunk)
         self._files[record.name] = record

@@ -60,14 +60,6 @@ class Sink(ABC):
         self._write(offset_bytes, data)
         self._written_bytes += data.nbytes
 
-    def drain(self) -> None:
-        """Return when the memory of every range written so far may be used again. Most stores have it done by then.
-
-        Raises:
-            OSError: the store refused one of them.
-        """
-        return
-
     def __enter__(self) -> Sink:
         return self
 
@@ -181,9 +173,14 @@ class Store(ABC):
     def delete_empty(self, prefix: str) -> None:
         """Delete the folder ``prefix`` if nothing is in it; otherwise, and where stores have no folders, do nothing."""
 
-    def abandon_uploads(self, prefix: str) -> None:
-        """Drop what was begun to be uploaded under ``prefix`` and never finished. Most stores have no such thing.
+    def abandon_uploads(self, prefix: str) -> int:
+        """Drop every unfinished upload below ``prefix``, which no listing shows and which costs space.
 
-        Only for what no live process writes: an upload that goes on fails.
+        Only for what no living process writes: an upload that is dropped cannot be finished.
+
+        Returns:
+            How many there were; 0 where there is no such thing.
         """
-        validate_key(prefix)
+        if prefix:
+            validate_key(prefix)
+        return 0

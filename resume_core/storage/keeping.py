@@ -72,7 +72,7 @@ def judge(line: Sequence[Entry], keep: Keep) -> list[Verdict]:
     for place, entry in enumerate(line):
         is_old = keep.thin_after is not None and num_newer >= keep.thin_after
         verdicts.append("keep" if place in whole else "delete" if place not in kept else "thin" if is_old else "keep")
-        num_newer += entry.is_whole and entry.ref.serial is not None
+        num_newer += verdicts[-1] == "keep" and entry.is_whole and entry.ref.serial is not None
     return verdicts
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from resume_core.errors import CheckpointNotFoundError
+from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.storage.interface import Store
 from resume_core.storage.manifest import CheckpointRef, Manifest
 from resume_core.storage.paths import ATTEMPT_FILE, MANIFEST_FILE, join_key
-from resume_core.storage.read import nearest_manifest
+from resume_core.storage.read import nearest_manifest, read_manifest
 
 __all__ = ["Tiers"]
 
@@ -81,6 +81,22 @@ class Tiers:
         """
         key = join_key(ref.path, MANIFEST_FILE)
         return [store for store in self.holding(ref.attempt) if store.exists(key)]
+
+    def damaged(self, ref: CheckpointRef) -> list[CorruptCheckpointError]:
+        """What is wrong with those copies of a checkpoint's manifest that cannot be used; for a loud report.
+
+        Raises:
+            OSError: a store cannot be read.
+        """
+        found = []
+        for store in self.committed(ref):
+            try:
+                read_manifest(store, ref)
+            except CorruptCheckpointError as error:
+                found.append(error)
+            except CheckpointNotFoundError:  # pruned meanwhile
+                continue
+        return found
 
     def read_manifest(self, ref: CheckpointRef) -> Manifest:
         """The manifest of a checkpoint, from the nearest tier that has it whole.

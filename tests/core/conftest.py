@@ -21,6 +21,7 @@ class Toy:
         self.applied = None
         self.extra = None
         self.limits = {}
+        self.metrics = {}
 
     @property
     def weights_bytes(self):
@@ -58,13 +59,13 @@ class Run:
         self.num = at.step
         self.session.begin(at)
 
-    def train(self, num_steps, *, settle=True, in_window=False):
+    def train(self, num_steps, *, settle=True, in_window=False, epoch=0):
         for _ in range(num_steps):
             self.toy.step()
             self.num += 1
             if settle:
                 self.session._saves.writer.wait()
-            self.session.boundary(Progress(step=self.num, batch=self.num, in_window=in_window))
+            self.session.boundary(Progress(step=self.num, batch=self.num, epoch=epoch, in_window=in_window))
         return self
 
 

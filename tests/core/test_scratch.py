@@ -14,11 +14,10 @@ from test_ranks import together
 from test_session_ranks import Start
 
 from resume_core import Keep, SaveEvery, SupersededError, saves, scratch
-from resume_core.checkpointer import Pending
 from resume_core.errors import SaveFailedError
 from resume_core.session import Session
 from resume_core.state import Progress
-from resume_core.storage import CheckpointRef, Lineage, commit, open_store, verify
+from resume_core.storage import CheckpointRef, CheckpointWriter, Lineage, open_store, verify
 
 EVERY = SaveEvery(steps=1, minutes=None)
 
@@ -81,7 +80,9 @@ def killed_before_promotion(directory, near, start, monkeypatch, num_steps=3):
 
 
 def test_a_checkpoint_is_promoted_byte_by_byte_and_the_scratch_keeps_the_newest(directory, near, start):
-    run = start(directory, scratch=near, save=EVERY).train(5)
+    run = start(directory, scratch=near, save=EVERY)
+    for _ in range(5):
+        run.train(1).session.wait()
     run.session.end()
     assert names(directory) == [f"attempt-0001/step-{step:09d}" for step in (3, 4, 5)]
     assert names(near) == ["attempt-0001/step-000000005"]
@@ -174,11 +175,13 @@ def test_a_bit_that_is_flipped_on_one_tier_comes_from_the_other(directory, near,
     assert second.toy.value.tolist() == [2, 2, 2]
     second.session.end()
     said = told(caplog, f"{path}/{name}")
-    assert bool(said) == (damaged == "scratch")  # nearest first: the other one was not read
+    assert bool(said) == (damaged == "scratch" or name == "manifest.json")  # nearest first: the other is not read
 
 
 def test_a_checkpoint_that_is_damaged_on_every_tier_is_passed_over(directory, near, start, caplog):
-    run = start(directory, scratch=near, save=EVERY).train(2)
+    run = start(directory, scratch=near, save=EVERY).train(1)
+    run.session.wait()
+    run.train(1)
     run.session.end()
     path = f"{run.session._attempt.name}/step-000000002"
     for place in (near, directory):
@@ -199,7 +202,8 @@ def test_a_damaged_file_on_the_scratch_is_never_promoted(directory, near, start,
     run.train(1)
     assert "model.safetensors" in told(caplog, "the save at step 3 failed")[0]
     run.session.end()
-    assert names(directory) == [f"attempt-0001/step-{step:09d}" for step in (1, 2, 4)]
+    assert names(directory)[-1] == "attempt-0001/step-000000004"
+    assert "attempt-0001/step-000000003" not in names(directory)
 
 
 def test_a_promotion_that_fails_is_said_once_and_the_next_one_brings_the_newest(
@@ -225,9 +229,7 @@ def test_three_promotions_in_a_row_that_fail_end_training(directory, near, start
     run.session.wait()
     promotions_fail(monkeypatch)
     with pytest.raises(SaveFailedError, match="the network is down") as failed:
-        for _ in range(20):
-            run.train(1)
-            run.session._saves.wait()
+        slowly(run, 20)
     assert isinstance(failed.value.__cause__, ConnectionError)
 
 
@@ -235,9 +237,7 @@ def test_the_first_promotion_of_a_run_shows_that_the_directory_can_be_written(di
     promotions_fail(monkeypatch, PermissionError(errno.EACCES, "Permission denied"))
     run = start(directory, scratch=near, save=SaveEvery(steps=100))
     with pytest.raises(SaveFailedError, match="Permission denied"):
-        for _ in range(4):
-            run.session._saves.wait()
-            run.train(1)
+        slowly(run, 4)
 
 
 def test_the_last_promotion_must_succeed(directory, near, start, monkeypatch):
@@ -249,18 +249,23 @@ def test_the_last_promotion_must_succeed(directory, near, start, monkeypatch):
         run.session.end()
 
 
+def slowly(run, num_steps):
+    """Train, and let everything in the background end before each boundary."""
+    for _ in range(num_steps):
+        run.session._saves.wait()
+        run.train(1)
+
+
 def full(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_scratch_that_is_full_is_said_once_and_saves_go_to_the_directory(
-    directory, near, start, monkeypatch, caplog
-):
+def test_a_scratch_that_is_full_is_said_once_and_saves_go_to_the_directory(directory, near, start, monkeypatch, caplog):
     run = start(directory, scratch=near, save=EVERY).train(1)
     run.session.wait()
     with monkeypatch.context() as patch:
         patch.setattr(saves, "require_room", full)
-        run.train(6)
+        slowly(run, 6)
         run.session.wait()
     assert len(told(caplog, "No space left")) == 1
     assert not told(caplog, "failed")
@@ -422,14 +427,14 @@ def test_a_rank_that_does_not_see_the_scratch_turns_it_off_for_all(toy, tmp_path
 
 def test_what_one_rank_cannot_put_on_the_scratch_goes_to_the_directory_on_all(toy, tmp_path, near, monkeypatch):
     directory = tmp_path / "run"
-    write = Pending.write
+    write = CheckpointWriter.write_file
 
-    def refuse(self, store, slot, **options):
-        if self.ranks.rank == 1 and store.url == str(near) and slot.name == "step-000000002":
+    def refuse(self, name, buffer):
+        if name.startswith("rank-00001") and self._store.url == str(near) and "step-000000002" in self._slot.path:
             full()
-        return write(self, store, slot, **options)
+        return write(self, name, buffer)
 
-    monkeypatch.setattr(Pending, "write", refuse)
+    monkeypatch.setattr(CheckpointWriter, "write_file", refuse)
     together(2, lambda ranks: Start(toy(), directory, ranks, scratch=near).train(2).session.end())
     assert names(directory)[-1] == "attempt-0001/step-000000002"
     assert "attempt-0001/step-000000002" not in names(near)
@@ -442,14 +447,9 @@ def test_several_ranks_go_on_from_a_scratch_and_all_have_it_in_the_directory(toy
     def unpromoted(ranks):
         run = Start(toy(), directory, ranks, scratch=near).train(2)
         run.session._saves.wait()
-        return run
 
-    with promotions_held(monkeypatch):
-        pass
-    runs, _ = together(2, unpromoted)
-    assert all(run.num == 2 for run in runs)
-    shutil.rmtree(next(directory.glob("*/step-000000002")), ignore_errors=True)
+    together(2, unpromoted)  # ends like a kill: the save at step 2 was never concluded
     assert names(near)[-1] == "attempt-0001/step-000000002"
+    assert names(directory)[-1] < "attempt-0001/step-000000002"
     together(2, lambda ranks: Start(toy(), directory, ranks, scratch=near).session.end())
     assert names(directory)[-1] == "attempt-0002/step-000000002"
-    assert commit.CHUNK_BYTES
