@@ -38,7 +38,8 @@ def entries(*items):
 
 
 def kept(keep, *items):
-    return [e.step for e, v in zip(line := entries(*items), judge(line, keep), strict=True) if v != "delete"][::-1]
+    line = entries(*items)
+    return [entry.step for entry, verdict in zip(line, judge(line, keep), strict=True) if verdict != "delete"][::-1]
 
 
 def test_a_milestone_is_the_first_at_or_after_each_multiple_and_step_0_is_none():
