@@ -111,9 +111,10 @@ class Restorer:
         Raises:
             ConfigChangedError: the run differs from the one that saved; nothing was read.
             CorruptCheckpointError: there are candidates and none of them can be used.
+            CheckpointNotFoundError: there were, and they were deleted while they were read.
             OSError: the store cannot be read.
         """
-        damage: str | None = None
+        kind, damage = "", ""
         passed_over, gone = set[str](), set[str]()
         waiting = iter(candidates())
         while (ref := self._next(waiting, passed_over)) is not None:
@@ -128,9 +129,15 @@ class Restorer:
                 continue
             passed_over.add(ref.path)
             self._log.warning("%s cannot be used: %s", ref.path, damage)
-        if damage is None:
+        if not kind:
             return None
         url = self._lineage.store.url
+        if kind == _GONE:
+            raise CheckpointNotFoundError(
+                f"the last checkpoint of this run's line in {url} was deleted while it was read, and none is left. "
+                'Restore the files, or start anew on purpose with resume="never".',
+                path=url,
+            )
         raise CorruptCheckpointError(
             f"no checkpoint of this run's line in {url} can be used; the last reason: {damage} "
             'Restore the files, or start anew on purpose with resume="never".',
@@ -181,6 +188,8 @@ class Restorer:
         for error in self._lineage.tiers.damaged(ref):
             self._log.warning("%s Another copy is used.", error)
         stores = self._lineage.tiers.committed(ref)
+        if not stores:
+            raise CheckpointNotFoundError(f"{ref.path} was deleted while it was read", path=ref.path)
         self._checkpointer.read_from = stores
         state = self._checkpointer.read(ref, manifest)
         report(accepted, self._log)

@@ -31,6 +31,7 @@ class Job:
     root: str  # folder of this test
     name: str = "run"  # of this start: prefix of what it writes
     directory: str = "ckpt"
+    scratch: str | None = None
     seed: int = 7
     script: str = "small"  # which module and data, see scripts.py
     workers: int = 0

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import dying
 import harness
 import lightning.pytorch as L
 import numpy as np
@@ -326,6 +327,7 @@ def callbacks(job: harness.Job) -> list[L.Callback]:
         *others,
         ResumeCallback(
             job.directory,
+            scratch=job.scratch,
             resume=job.resume,
             save=SaveEvery(steps=job.save_steps, minutes=None if job.save_steps else 1e-9),
             keep=Keep(last=job.keep),
@@ -338,6 +340,8 @@ def run(job: harness.Job) -> None:
     warnings.filterwarnings("ignore", ".*does not have many workers.*|.*This DataLoader will create.*|.*smaller than.*")
     logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
     torch.set_num_threads(1)
+    if "die" in job.options:
+        dying.die(**job.options["die"])
     L.seed_everything(job.seed, verbose=False)
     net = Tuned(job) if job.script == "tuned" else MODULES[job.options.get("module", "plain")](job)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
