@@ -7,7 +7,8 @@ A save is staged, and brought to the run's directory. With a scratch in front of
 
 Without a scratch, or when the scratch refused (it is full, most of the time), it goes the far way from memory. One save
 at a time is on each way, so nothing else is written to a tier meanwhile; one may wait for the far way, and a newer one
-takes its place there. So the scratch holds three at most: one that is promoted, the newest, one that is written.
+takes its place there. So the scratch holds three at most: one that is promoted, the newest, one that is written; and
+after the end of training two, the save at the last batch and the end state.
 
 A save is over on a way when the files of every rank are written and rank 0 has committed, or when any rank has failed.
 Each rank knows its own share; at a meeting of the ranks (`boundaries`, `session`) the shares are put together with
@@ -203,9 +204,13 @@ class Saves:
             pruned = prune(self._lineage, self._keep, self._attempt, self._pin)
         else:
             spare = [save.source.path for save in (self._far.load, self._waiting) if save and save.source]
-            pruned = prune(self._lineage, _KEEP_NEAR, self._attempt, store=store, spare=spare)
+            pruned = prune(self._lineage, _KEEP_NEAR, self._attempt, self._pin_near, store=store, spare=spare)
         self._say(pruned.failures)
         return self._attempt
+
+    def _pin_near(self, manifest: Manifest) -> Hashable:
+        """An end state has no successor, so the newest of all fits stays beside the save at the last batch."""
+        return None if self._pin is None or self._pin(manifest) is None else True
 
     def _say(self, failures: Sequence[str]) -> None:
         for problem in failures:

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from resume_core.boundaries import Boundaries
@@ -365,7 +365,7 @@ class Session:
             self._checkpointer.prepare(self._framework.capture())
             self._checked_at = None
         if progress.is_last:
-            self._settle()
+            self._settle(lambda: self._saves.in_memory, self._saves.wait_for_memory)
         if self._boundaries.is_meeting(progress):
             place = self._boundaries.meet(progress)
             if place is not None:
@@ -392,17 +392,18 @@ class Session:
         """
         if self._attempt is None:
             return
-        self._settle()
+        # the end state must not take the place of the save at the last batch: a longer run goes on from that
+        self._settle(lambda: self._saves.in_flight, self._saves.wait)
         place = self._ranks.agree("the end state", None, lambda _: self._saves.next_place(progress.step))
         try:
             self._take(progress, "end", place, ending)
         except (UnsupportedStateError, SaveFailedError, OSError) as error:
             self._saves.failed(f"{type(error).__name__}: {error}", error, progress.step, strict=True)
 
-    def _settle(self) -> None:
-        """Make room for a save that must be taken now."""
-        while self._saves.in_memory:
-            self._saves.wait_for_memory()
+    def _settle(self, is_under_way: Callable[[], bool], wait: Callable[[], None]) -> None:
+        """Make room for a save that must be taken now; all ranks do so alike."""
+        while is_under_way():
+            wait()
             self._saves.conclude(self._ranks.agree("the last boundary", self._saves.outcomes(), merge), strict=False)
 
     def _take(self, progress: Progress, reason: str, place: list[Any], ending: Ending | None = None) -> None:
