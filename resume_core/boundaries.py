@@ -8,9 +8,10 @@ and otherwise at a batch that rank 0 names at the meeting before, seconds ahead.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
-from resume_core.errors import ResumeError
+from resume_core.errors import ResumeError, SaveFailedError, SupersededError
 from resume_core.flights import merge
 from resume_core.ranks import Ranks
 from resume_core.saves import Saves
@@ -21,6 +22,7 @@ __all__ = ["Boundaries"]
 
 _MEET_S = 2.0  # between meetings of several ranks, about
 _MAX_BATCHES_APART = 10_000
+_PART_S = 10.0  # after an error, until the other ranks have heard of it
 
 
 class Boundaries:
@@ -80,6 +82,67 @@ class Boundaries:
         self._requested = decision["requested"]
         place: list[Any] | None = decision["place"]
         return place
+
+    def settle(self, *, promoted: bool = False) -> None:
+        """All ranks wait until the memory that saves are staged in is free; a failure is said.
+
+        Args:
+            promoted: and until nothing is in flight at all.
+
+        Raises:
+            SaveFailedError: the first save of a new run failed, or three saves in a row.
+            SupersededError: a newer attempt of the run has started.
+        """
+        while self._saves.in_flight if promoted else self._saves.in_memory:
+            self._saves.wait() if promoted else self._saves.wait_for_memory()
+            outcomes = self._ranks.agree("the last boundary", self._saves.outcomes(), merge)
+            self._saves.conclude(outcomes, strict=False)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until nothing is in flight; with several ranks for this one's share, as far as it is.
+
+        Raises:
+            SaveFailedError: a save failed.
+            SupersededError: a newer attempt of the run has started.
+            TimeoutError: something was in flight after ``timeout_s`` seconds.
+        """
+        start = time.monotonic()
+        while True:
+            self._saves.wait(None if timeout_s is None else max(timeout_s - (time.monotonic() - start), 0.0))
+            if self._ranks.size > 1 or not self._saves.in_flight:
+                return
+            self._saves.conclude(self._saves.outcomes(), strict=True)
+
+    def end(self, error: BaseException | None) -> None:
+        """Training is over: wait until nothing is in flight.
+
+        Args:
+            error: what ended it, None when it ran to its end. With one, a failed save is logged and not raised, and
+                several ranks do not meet: it may have ended on one of them alone.
+
+        Raises:
+            SaveFailedError: the last save failed.
+            SupersededError: a newer attempt of the run has started.
+        """
+        meets = error is None or self._ranks.size == 1
+        failure: ResumeError | None = None
+        self._saves.wait()
+        while failure is None and self._saves.in_flight:
+            outcomes = self._saves.outcomes()
+            try:
+                self._saves.conclude(self._ranks.agree("the end", outcomes, merge) if meets else outcomes, strict=True)
+            except (SaveFailedError, SupersededError) as caught:
+                failure = caught
+            if not meets:
+                break
+            self._saves.wait()
+        if error is not None:
+            with suppress(ResumeError, RuntimeError):
+                self._ranks.part(_PART_S)
+            return
+        self._ranks.part()
+        if failure is not None:
+            raise failure
 
     def _decide(self, progress: Progress, values: list[dict[str, Any]]) -> dict[str, Any]:
         """On rank 0, for all."""

@@ -49,13 +49,10 @@ def require_room(store: Store, size_bytes: int) -> None:
         raise OSError(errno.ENOSPC, message, store.url)
 
 
-def admit(
-    store: Store | None, tiers: Tiers, attempt: Attempt, size_bytes: int, ranks: Ranks, log: logging.Logger
-) -> Store | None:
-    """Let an attempt save on the scratch; all ranks call it alike.
+def admit(tiers: Tiers, attempt: Attempt, size_bytes: int, ranks: Ranks, log: logging.Logger) -> Store | None:
+    """Let an attempt save on the scratch, if the run has one; all ranks call it alike.
 
     Args:
-        store: the scratch.
         tiers: of the run.
         attempt: the current one, claimed.
         size_bytes: of a checkpoint of all ranks, as far as it is known.
@@ -63,8 +60,9 @@ def admit(
         log: where it is said when the run goes on without.
 
     Returns:
-        The scratch, None when it cannot be used.
+        The scratch, None when there is none or it cannot be used.
     """
+    store = tiers.nearer
     if store is None:
         return None
 

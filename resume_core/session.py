@@ -18,7 +18,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from resume_core.boundaries import Boundaries
@@ -27,17 +27,15 @@ from resume_core.capture.provenance import describe_code, provenance
 from resume_core.capture.rng import derive
 from resume_core.capture.runconfig import Difference, to_json
 from resume_core.checkpointer import Checkpointer
+from resume_core.claims import claim
 from resume_core.embedded import Given, adopt, new_key
 from resume_core.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
-    ResumeError,
     SaveFailedError,
-    SupersededError,
     UnsupportedStateError,
 )
 from resume_core.finish import Fits, finished_fit, mark
-from resume_core.flights import merge
 from resume_core.framework import Framework
 from resume_core.header import BestWatch, save_facts
 from resume_core.origin import ORIGIN, Origin, check_origin, find_origin
@@ -50,8 +48,6 @@ from resume_core.state import Ending, Progress, RunConfig
 from resume_core.storage import Attempt, CheckpointRef
 
 __all__ = ["Restored", "Session"]
-
-_PART_S = 10.0  # after an error, until the other ranks have heard of it
 
 
 class Session:
@@ -93,7 +89,7 @@ class Session:
         self._log = log or logging.getLogger("exact_resume")
         self._ranks = framework.ranks
         self._lineage = open_lineage(directory, scratch, storage_options)
-        self._store, self._scratch = self._lineage.store, self._lineage.tiers.nearer
+        self._store = self._lineage.store
         self._checkpointer = Checkpointer(self._store, self._ranks)
         self._fits = Fits(fit, framework.limits, self._lineage.read_manifest)
         self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, pin=finished_fit)
@@ -239,6 +235,8 @@ class Session:
         self._framework.apply(state)
         restore_threads(self._restored.accepted, self._log)
         self.is_over = self._fits.is_over(self._restored, self._store.url, self._log)
+        if self.is_over and not self._ranks.share("the end state", self._restored.is_promoted):
+            self._open(self._restored.progress)  # `end` waits for it
         return self._restored
 
     def _warn_of_newer(self, ref: CheckpointRef) -> None:
@@ -290,51 +288,37 @@ class Session:
         """
         if self._attempt is not None:
             return
-        restored = self._restored
-        self._attempt = self._claim(restored)
-        tiers, size_bytes = self._lineage.tiers, restored.all_bytes if restored else self._framework.weights_bytes
-        scratch = admit(self._scratch, tiers, self._attempt, size_bytes, self._ranks, self._log)
-        self._saves.open(self._attempt, scratch, is_first=self._ranks.is_first)
+        attempt = self._open(progress)
         self._boundaries.begin(progress)
-        if restored is not None:
-            self._announce(restored)
-            if not self._ranks.share("the tiers", restored.is_promoted):
-                place = self._ranks.agree("the copy", None, lambda _: self._saves.next_place(progress.step))
-                self._saves.adopt(restored.ref, place, progress.step)
+        if self._restored is not None:
+            self._announce(self._restored, attempt)
         else:
             what = f"fit {self._fits.fit} of this script begins" if self._fits.fit else "a new run"
-            self._log.info("%s: %s in %s", what, self._attempt.name, self._store.url)
+            self._log.info("%s: %s in %s", what, attempt.name, self._store.url)
             if self._save.at_start:
                 place = self._ranks.agree("the start", None, lambda _: self._saves.next_place(progress.step))
                 self._take(progress, "start", place)
         self._checked_at = progress.step
 
-    def _claim(self, restored: Restored | None) -> Attempt:
-        """One attempt for all ranks, made by rank 0."""
+    def _open(self, progress: Progress) -> Attempt:
+        """Claim the attempt. What is on the scratch alone becomes its first checkpoint."""
+        restored = self._restored
         accepted = [d.as_dict() for d in _decisive(restored)] if restored else []
         info = {"provenance": dict(self._provenance), "accepted": accepted, "key": self._key}
         info |= self._origin_fact
         # a fit after another one goes on from live objects that are what that one had saved at its end
         origin = restored.ref if restored else self._fits.origin
-
-        def claim(_: list[Any]) -> str:
-            newest = None if self._resume == "never" else self._lineage.newest()
-            # an attempt that found nothing to restore still belongs to the run, so that its leftovers are pruned
-            parent = newest.name if newest and origin is None else None
-            return self._lineage.claim(parent=parent, restored_from=origin, info=info).name
-
-        name = self._ranks.agree("the claim", None, claim)
-        attempt = self._lineage.attempt(name)
-        if not all(self._ranks.gather("the look for the claim", attempt is not None)) or attempt is None:
-            raise ResumeError(
-                f"rank 0 has made {name} in {self._store.url} and not all ranks see it: the directory must be one that "
-                "all machines share",
-                path=self._store.url,
-            )
+        attempt = claim(self._lineage, self._ranks, origin=origin, info=info, anew=self._resume == "never")
+        tiers, size_bytes = self._lineage.tiers, restored.all_bytes if restored else self._framework.weights_bytes
+        scratch = admit(tiers, attempt, size_bytes, self._ranks, self._log)
+        self._saves.open(attempt, scratch, is_first=self._ranks.is_first)
+        if restored is not None and not self._ranks.share("the tiers", restored.is_promoted):
+            place = self._ranks.agree("the copy", None, lambda _: self._saves.next_place(progress.step))
+            self._saves.adopt(restored.ref, place, progress.step)
+        self._attempt = attempt
         return attempt
 
-    def _announce(self, restored: Restored) -> None:
-        assert self._attempt is not None
+    def _announce(self, restored: Restored, attempt: Attempt) -> None:
         self._log.info(
             "resumed at step %d, batch %d, epoch %d from %s (%s) in %.1f s; this is %s",
             restored.progress.step,
@@ -343,7 +327,7 @@ class Session:
             restored.ref.path,
             restored.tier,
             time.monotonic() - self._start_s,
-            self._attempt.name,
+            attempt.name,
         )
 
     def boundary(self, progress: Progress) -> bool:
@@ -358,14 +342,14 @@ class Session:
             UnsupportedStateError: state that first exists after the first step cannot be saved.
             ResumeError: the ranks are not at the same batch, or one did not come to the meeting.
         """
-        if self._attempt is None:
+        if self._attempt is None or self.is_over:
             return False
         if self._checked_at is not None and progress.step > self._checked_at:
             # moments of an optimizer exist only after its first step: refuse now rather than hours later
             self._checkpointer.prepare(self._framework.capture())
             self._checked_at = None
         if progress.is_last:
-            self._settle(lambda: self._saves.in_memory, self._saves.wait_for_memory)
+            self._boundaries.settle()
         if self._boundaries.is_meeting(progress):
             place = self._boundaries.meet(progress)
             if place is not None:
@@ -390,21 +374,15 @@ class Session:
             SaveFailedError: that save cannot be taken.
             SupersededError: a newer attempt of the run has started.
         """
-        if self._attempt is None:
+        if self._attempt is None or self.is_over:
             return
         # the end state must not take the place of the save at the last batch: a longer run goes on from that
-        self._settle(lambda: self._saves.in_flight, self._saves.wait)
+        self._boundaries.settle(promoted=True)
         place = self._ranks.agree("the end state", None, lambda _: self._saves.next_place(progress.step))
         try:
             self._take(progress, "end", place, ending)
         except (UnsupportedStateError, SaveFailedError, OSError) as error:
             self._saves.failed(f"{type(error).__name__}: {error}", error, progress.step, strict=True)
-
-    def _settle(self, is_under_way: Callable[[], bool], wait: Callable[[], None]) -> None:
-        """Make room for a save that must be taken now; all ranks do so alike."""
-        while is_under_way():
-            wait()
-            self._saves.conclude(self._ranks.agree("the last boundary", self._saves.outcomes(), merge), strict=False)
 
     def _take(self, progress: Progress, reason: str, place: list[Any], ending: Ending | None = None) -> None:
         """Capture and stage now, write in the background."""
@@ -436,12 +414,7 @@ class Session:
             SupersededError: a newer attempt of the run has started.
             TimeoutError: it was still being written.
         """
-        start = time.monotonic()
-        while True:
-            self._saves.wait(None if timeout_s is None else max(timeout_s - (time.monotonic() - start), 0.0))
-            if self._ranks.size > 1 or not self._saves.in_flight:
-                return
-            self._saves.conclude(self._saves.outcomes(), strict=True)
+        self._boundaries.wait(timeout_s)
 
     def end(self, error: BaseException | None = None) -> None:
         """Training is over: wait until the save in flight is in the directory.
@@ -454,26 +427,7 @@ class Session:
             SaveFailedError: the last save failed.
             SupersededError: a newer attempt of the run has started.
         """
-        failure: ResumeError | None = None
-        self._saves.wait()
-        while failure is None and self._saves.in_flight:
-            # several ranks meet at the end of a run, not at the end of one that an error has ended on any of them
-            outcomes = self._saves.outcomes()
-            meets = error is None or self._ranks.size == 1
-            try:
-                self._saves.conclude(self._ranks.agree("the end", outcomes, merge) if meets else outcomes, strict=True)
-            except (SaveFailedError, SupersededError) as caught:
-                failure = caught
-            if not meets:
-                break
-            self._saves.wait()
-        if error is None:
-            self._ranks.part()
-            if failure is not None:
-                raise failure
-            return
-        with contextlib.suppress(ResumeError, RuntimeError):
-            self._ranks.part(_PART_S)
+        self._boundaries.end(error)
 
 
 def _decisive(restored: Restored) -> tuple[Difference, ...]:

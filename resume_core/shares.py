@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from resume_core.errors import SaveFailedError
+from resume_core.errors import ResumeError, SaveFailedError, SupersededError
 from resume_core.ranks import Ranks
 from resume_core.storage import CheckpointWriter, Manifest, Slot, Store
 
@@ -55,9 +55,23 @@ def bring(
         _await_parts(writer, ranks, place)
         return writer.commit(header(), still_newest=still_newest)
     except BaseException as error:
-        ranks.tell(place, f"{type(error).__name__}: {error}")
+        newer = _superseded(still_newest)
+        ranks.tell(place, f"{type(newer or error).__name__}: {newer or error}")
         writer.discard()
+        if newer is not None:
+            raise newer from error
         raise
+
+
+def _superseded(still_newest: Callable[[], object]) -> SupersededError | None:
+    """A newer attempt cleans up after this one, which then fails in odd ways: that it exists explains them all."""
+    try:
+        still_newest()
+    except SupersededError as error:
+        return error
+    except (OSError, ResumeError):
+        return None
+    return None
 
 
 def _await_parts(writer: CheckpointWriter, ranks: Ranks, place: str) -> None:

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from test_session_ranks import Start
 from resume_core import Keep, SaveEvery, SupersededError, saves, scratch
 from resume_core.errors import SaveFailedError
 from resume_core.session import Session
-from resume_core.state import Progress
+from resume_core.state import Ending, Progress
 from resume_core.storage import CheckpointRef, CheckpointWriter, Lineage, open_store, verify
 
 EVERY = SaveEvery(steps=1, minutes=None)
@@ -453,3 +454,35 @@ def test_several_ranks_go_on_from_a_scratch_and_all_have_it_in_the_directory(toy
     assert names(directory)[-1] < "attempt-0001/step-000000002"
     together(2, lambda ranks: Start(toy(), directory, ranks, scratch=near).session.end())
     assert names(directory)[-1] == "attempt-0002/step-000000002"
+
+
+def test_the_end_state_does_not_take_the_place_of_the_save_at_the_last_batch(directory, near, start, monkeypatch):
+    copy = saves.copy_share
+    monkeypatch.setattr(saves, "copy_share", lambda *args: time.sleep(0.1) or copy(*args))
+    run = start(directory, scratch=near, save=EVERY).train(4)
+    run.toy.step()
+    last = Progress(step=5, batch=5, is_last=True)
+    run.session.boundary(last)
+    run.session.finish(last, Ending("stop", {}))
+    run.session.end()
+    assert names(directory)[-2:] == ["attempt-0001/step-000000005", "attempt-0001/step-000000005.2"]
+    assert names(near) == names(directory)[-2:]
+
+
+def test_an_end_state_that_was_not_promoted_is_by_the_next_start(directory, near, start, monkeypatch):
+    run = start(directory, scratch=near, save=EVERY).train(1)
+    run.session.wait()
+    run.session.finish(Progress(step=1, batch=1, is_last=True), Ending("stop", {}))
+    run.session._saves.wait()  # ends like a kill: on the scratch, and not concluded
+    assert names(directory)[-1] == "attempt-0001/step-000000001"
+    toy = run.toy
+    again = Session(type(toy)(), directory, scratch=near)
+    again.start(7)
+    assert again.is_over
+    again.end()
+    assert names(directory)[-1] == "attempt-0002/step-000000001"
+    once_more = Session(type(toy)(), directory, scratch=near)
+    once_more.start(7)
+    once_more.end()
+    assert once_more.is_over
+    assert names(directory)[-1] == "attempt-0002/step-000000001"

@@ -236,3 +236,20 @@ def test_one_checkpoint_can_be_written_to_two_stores(store, tmp_path):
     assert manifests[0] == manifests[1]
     assert load(second, manifests[0].ref) == load(store, manifests[0].ref) == "a"
     assert Lineage(second).attempts() == []
+
+
+def test_a_file_is_copied_only_as_it_was_saved(store, tmp_path):
+    run = Run(store)
+    ref = run.save(1)
+    other = open_store(tmp_path / "other")
+    target = CheckpointWriter(other, Slot(ref.attempt, ref.name, 0))
+    record = run.lineage.read_manifest(ref).file("model.safetensors")
+    target.copy_file(store, ref, record)
+    assert other.read(f"{ref.path}/{record.name}") == store.read(f"{ref.path}/{record.name}")
+    damaged = run.lineage.read_manifest(ref).file("training.json")
+    data = bytearray(store.read(f"{ref.path}/training.json"))
+    data[70] ^= 1
+    store.put(f"{ref.path}/training.json", bytes(data))
+    with pytest.raises(CorruptCheckpointError, match="chunk 1"):
+        target.copy_file(store, ref, damaged)
+    assert other.list(ref.path) == ["model.safetensors"]
