@@ -55,8 +55,8 @@ class Flight(Generic[_Load]):
         Raises:
             RuntimeError: something is in flight.
         """
+        self.load = load  # before the job, which may look
         self.writer.submit(job)
-        self.load = load
 
     @property
     def has_ended(self) -> bool:

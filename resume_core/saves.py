@@ -203,10 +203,15 @@ class Saves:
         if store is self._lineage.store:
             pruned = prune(self._lineage, self._keep, self._attempt, self._pin)
         else:
-            spare = [save.source.path for save in (self._far.load, self._waiting) if save and save.source]
-            pruned = prune(self._lineage, _KEEP_NEAR, self._attempt, self._pin_near, store=store, spare=spare)
+            pruned = prune(self._lineage, _KEEP_NEAR, self._attempt, self._pin_near, store=store, spare=self._sources)
         self._say(pruned.failures)
         return self._attempt
+
+    def _sources(self) -> list[str]:
+        """What is promoted, or going to be; asked in the background, while a save may cease to wait and begin."""
+        saves = [self._waiting]
+        saves.append(self._far.load)  # looked at second: one that is in neither has been promoted
+        return [save.source.path for save in saves if save is not None and save.source is not None]
 
     def _pin_near(self, manifest: Manifest) -> Hashable:
         """An end state has no successor, so the newest of all fits stays beside the save at the last batch."""
@@ -254,7 +259,7 @@ class Saves:
     def wait_for_memory(self) -> None:
         """Wait for what still needs the memory it was staged in, and for what that waits for."""
         self._near.writer.wait()
-        if self.in_memory:
+        if any(save is not None and save.pending for save in (self._far.load, self._waiting)):
             self._far.writer.wait()
 
     def outcomes(self) -> Outcomes:
@@ -314,8 +319,9 @@ class Saves:
 
     def _advance(self) -> None:
         if self._waiting is not None and self._far.load is None:
-            save, self._waiting = self._waiting, None
+            save = self._waiting
             self._far.start(save, lambda: self._write_far(save))
+            self._waiting = None  # after it has begun, see `_sources`
 
     def failed(self, text: str, error: BaseException | None, step: int, *, strict: bool) -> None:
         """Say that a save failed; raise when training should not go on like that."""

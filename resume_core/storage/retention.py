@@ -73,7 +73,7 @@ def prune(
     pin: _Pin | None = None,
     *,
     store: Store | None = None,
-    spare: Collection[str] = (),
+    spare: Callable[[], Collection[str]] = tuple,
 ) -> Pruned:
     """Delete what ``keep`` does not keep on one tier; to be called by rank 0 after a commit there.
 
@@ -84,7 +84,7 @@ def prune(
         pin: gives the kind of a checkpoint of which the newest stays whatever comes after it, None for one that is
             counted.
         store: the tier; the run's directory unless given.
-        spare: folders that are being read or written at this moment.
+        spare: gives the folders that are being read at this moment; asked before each deletion.
 
     Returns:
         What was deleted and what could not be. Nothing is raised: a failure costs space, never the run.
@@ -92,12 +92,12 @@ def prune(
     view = lineage.on(store or lineage.store)
     try:
         lineage.check_newest(attempt)
-        tasks = [task for task in _tasks(view, keep, attempt, pin) if task[0] not in spare]
+        tasks = list(_tasks(view, keep, attempt, pin))
     except SupersededError:
         return Pruned()
     except (OSError, CorruptCheckpointError) as error:
         return Pruned(failures=(f"nothing was pruned: {error}",))
-    return _done(view.tiers.stores[0], tasks)
+    return _done(view.tiers.stores[0], tasks, spare)
 
 
 def clean(lineage: Lineage, attempt: Attempt) -> Pruned:
@@ -148,9 +148,11 @@ def _delete_temporaries(store: Store, attempt: str) -> None:
             store.delete(folder)
 
 
-def _done(store: Store, tasks: list[_Task]) -> Pruned:
+def _done(store: Store, tasks: list[_Task], spare: Callable[[], Collection[str]] = tuple) -> Pruned:
     deleted, thinned, failures = list[str](), list[str](), list[str]()
     for folder, ref in tasks:
+        if folder in spare():
+            continue
         problem = _delete_folder(store, folder) if ref is None else _thin(store, ref, thinned)
         if problem is not None:
             failures.append(problem)

@@ -33,6 +33,7 @@ class Tiers:
     def __init__(self, directory: Store, stores: Sequence[Store] = ()) -> None:
         self.directory = directory
         self.stores = tuple(stores) or (directory,)
+        self._claims: dict[str, bytes] = {}  # of attempts, which never change
 
     @property
     def nearer(self) -> Store | None:
@@ -61,9 +62,15 @@ class Tiers:
             return True
         key = join_key(attempt, ATTEMPT_FILE)
         try:
-            return store.read(key) == self.directory.read(key)
+            found = store.read(key)
         except (FileNotFoundError, PermissionError):  # not there, or another user's in a place that many share
             return False
+        if attempt not in self._claims:
+            try:
+                self._claims[attempt] = self.directory.read(key)
+            except FileNotFoundError:
+                return False
+        return found == self._claims[attempt]
 
     def holding(self, attempt: str) -> list[Store]:
         """The tiers with a folder of that attempt, nearest first.

@@ -124,7 +124,7 @@ def test_each_tier_is_pruned_by_what_it_holds_itself(store, near):
 def test_what_is_being_read_is_spared(store, near):
     run = Tiered(store, near)
     refs = [run.save_on(step, near) for step in (1, 2, 3)]
-    prune(run.lineage, Keep(last=1), run.attempt, store=near, spare=[refs[0].path])
+    prune(run.lineage, Keep(last=1), run.attempt, store=near, spare=lambda: [refs[0].path])
     assert steps(run.lineage.candidates()) == [3, 1]
 
 
