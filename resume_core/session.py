@@ -15,10 +15,12 @@ After `start`, ``is_over`` says that nothing is left to be trained: then neither
 from __future__ import annotations
 
 import contextlib
+import datetime
 import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from resume_core.boundaries import Boundaries
@@ -37,7 +39,7 @@ from resume_core.errors import (
 )
 from resume_core.finish import Fits, finished_fit, mark
 from resume_core.framework import Framework
-from resume_core.header import BestWatch, save_facts
+from resume_core.metrics import BestWatch, metric_entries
 from resume_core.origin import ORIGIN, Origin, check_origin, find_origin
 from resume_core.policy import Changes, Keep, SaveEvery
 from resume_core.restore import Restored, Restorer, read_key, read_origin, restore_threads
@@ -394,7 +396,10 @@ class Session:
         metrics = self._framework.metrics
         self._best.look(progress, metrics)
         return {
-            **save_facts(progress, reason, metrics),
+            "progress": asdict(progress),
+            "reason": reason,
+            "metrics": metric_entries(metrics),
+            "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "key": self._key,
             "config": to_json(self._config),
             "provenance": dict(self._provenance),

@@ -187,9 +187,10 @@ def committed(job: Job) -> list[str]:
 
 
 def committed_batches(job: Job) -> set[int]:
-    """How many batches had been trained on at each committed checkpoint."""
+    """How many batches had been trained on at each checkpoint that is committed anywhere."""
     found = set()
-    for path in Path(job.directory).glob("*/*/manifest.json"):
+    places = [Path(place) for place in (job.directory, job.scratch) if place is not None]
+    for path in (path for place in places for path in place.glob("*/*/manifest.json")):
         with contextlib.suppress(FileNotFoundError):  # pruned meanwhile
             found.add(json.loads(path.read_text())["header"]["progress"]["batch"])
     return found

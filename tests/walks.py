@@ -19,6 +19,7 @@ class Walk:
     """A framework of a few lines. What is lost, or taken twice, shows in the last bit of where it ends."""
 
     weights_bytes = 20_000
+    metrics: dict[str, float] = {}  # noqa: RUF012
 
     def __init__(self, ranks: Ranks, limits: dict[str, float]) -> None:
         self.ranks, self.limits = ranks, limits

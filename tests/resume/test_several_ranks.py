@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 
 import pytest
@@ -37,6 +38,18 @@ def test_ranks_go_on_exactly(tmp_path, kind):
         kill_at(first, size, cut, saved=saved)
         second = job_of(tmp_path, f"cut{cut}-second", options, seed=50 + cut)
         assert_tails(reference, train(second, size), second, saved=saved)
+
+
+def test_ranks_go_on_exactly_from_a_scratch(tmp_path):
+    whole = job_of(tmp_path, "reference", {})
+    reference = whole, train(whole, 2)
+    first = job_of(tmp_path, "run-first", {}, scratch=str(tmp_path / "scratch"))
+    kill_at(first, 2, 5)
+    second = job_of(tmp_path, "run-second", {}, seed=9, scratch=first.scratch)
+    kill_at(second, 2, 8)
+    shutil.rmtree(first.scratch)
+    third = job_of(tmp_path, "run-third", {}, seed=10, scratch=first.scratch)
+    assert_tails(reference, train(third, 2), third)
 
 
 def test_what_ranks_draw_for_their_samples_differs(tmp_path):

@@ -9,16 +9,18 @@ import pytest
 from harness import Job, committed, start, steps, train, wait_for
 
 
+@pytest.mark.parametrize("tiers", ["directory", "scratch and directory"])
 @pytest.mark.parametrize("off_s", [0.0, -1e6], ids=["right clock", "slow clock"])
-def test_an_older_attempt_that_still_writes_changes_nothing_for_the_newer_one(tmp_path, off_s):
+def test_an_older_attempt_that_still_writes_changes_nothing_for_the_newer_one(tmp_path, off_s, tiers):
     alone = Job(str(tmp_path), "reference", str(tmp_path / "reference"))
     expected = train(alone)
     clock = {"all_clocks_off_s": off_s}
-    old = alone.but(name="old", directory=str(tmp_path / "ckpt"), slow_s=0.05, options=clock)
+    scratch = str(tmp_path / "scratch") if "scratch" in tiers else None
+    old = alone.but(name="old", directory=str(tmp_path / "ckpt"), scratch=scratch, slow_s=0.05, options=clock)
     process = start(old)
     wait_for(lambda: len(steps(old)) >= 5 and len(committed(old)) >= 2, process, old)
     os.kill(process.pid, signal.SIGSTOP)  # as a machine that hangs; it wakes up when its successor is at work
-    new = alone.but(name="new", directory=old.directory, seed=3, slow_s=0.05)
+    new = alone.but(name="new", directory=old.directory, scratch=scratch, seed=3, slow_s=0.05)
     successor = start(new)
     wait_for(lambda: len(steps(new)) >= 2, successor, new)
     os.kill(process.pid, signal.SIGCONT)
@@ -29,7 +31,7 @@ def test_an_older_attempt_that_still_writes_changes_nothing_for_the_newer_one(tm
     error = old.path("error").read_text()
     assert "attempt-0001" in error
     assert "attempt-0002" in error
-    third = alone.but(name="third", directory=old.directory, seed=4)
+    third = alone.but(name="third", directory=old.directory, scratch=scratch, seed=4)
     assert train(third) == expected
     assert "from attempt-0002" in third.path("log").read_text()
     by_place = {(s["epoch"], s["batch"]): s for s in steps(alone) if "batch" in s}

@@ -1,30 +1,17 @@
-"""What a checkpoint says about itself, beside what retention and the next attempt need to know."""
+"""Metrics of the user in the header of a checkpoint, by which `Keep` finds the best."""
 
 from __future__ import annotations
 
-import datetime
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
 
 from resume_core.policy import Keep
 from resume_core.state import Progress
 
-__all__ = ["BestWatch", "metric_entries", "save_facts"]
+__all__ = ["BestWatch", "metric_entries"]
 
 _MAX_NAMES = 10
-
-
-def save_facts(progress: Progress, reason: str, metrics: Mapping[str, float]) -> dict[str, Any]:
-    """When, where and why a save was taken, and the metrics as they stood."""
-    return {
-        "progress": asdict(progress),
-        "reason": reason,
-        "metrics": metric_entries(metrics),
-        "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-    }
 
 
 def metric_entries(metrics: Mapping[str, float]) -> dict[str, float | str]:
