@@ -486,3 +486,23 @@ def test_an_end_state_that_was_not_promoted_is_by_the_next_start(directory, near
     once_more.end()
     assert once_more.is_over
     assert names(directory)[-1] == "attempt-0002/step-000000001"
+
+
+def test_what_is_on_a_scratch_that_one_rank_does_not_see_is_passed_over_by_all(toy, tmp_path, near, caplog):
+    directory = tmp_path / "run"
+
+    def unpromoted(ranks):
+        run = Start(toy(), directory, ranks, scratch=near).train(2)
+        run.session._saves.wait()
+
+    together(2, unpromoted)
+    newest = int(names(directory)[-1][-9:])
+    assert newest < 2
+
+    def moved(ranks):
+        place = near if ranks.rank == 0 else tmp_path / "on another machine"
+        return Start(toy(), directory, ranks, scratch=place).restored.progress.step
+
+    found, _ = together(2, moved)
+    assert found == [newest, newest]
+    assert told(caplog, "step-000000002 cannot be used: on rank 1")

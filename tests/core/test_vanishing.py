@@ -9,7 +9,7 @@ from test_session_ranks import Start
 from resume_core import Keep, SaveEvery
 from resume_core.checkpointer import Checkpointer
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
-from resume_core.storage import Lineage, LocalStore, open_store
+from resume_core.storage import Lineage, open_store
 
 EVERY = SaveEvery(steps=1, minutes=None)
 
@@ -94,26 +94,6 @@ def test_a_run_of_which_all_has_vanished_is_not_begun_anew_silently(directory, s
     at_first_read(all_of_them)
     with pytest.raises(CheckpointNotFoundError, match="deleted while it was read, and none is left"):
         start(directory)
-
-
-def test_a_store_that_lists_what_it_cannot_read_does_not_keep_a_run_waiting_for_ever(tmp_path, start, monkeypatch):
-    start(str(tmp_path), save=EVERY).train(2).session.end()
-    read = LocalStore.read
-
-    def lost(self, key):
-        if key.endswith("step-000000002/manifest.json"):
-            raise FileNotFoundError(2, "gone", key)
-        return read(self, key)
-
-    monkeypatch.setattr(LocalStore, "read", lost)
-    monkeypatch.setattr(Lineage, "_ref", lambda self, attempt, name: _known(self, attempt, name))
-    assert start(str(tmp_path)).restored.progress.step == 1
-
-
-def _known(lineage, attempt, name):
-    from resume_core.storage import CheckpointRef
-
-    return CheckpointRef(attempt, name, int(name[-1]))
 
 
 def test_all_ranks_list_again_when_one_of_them_misses_it(toy, tmp_path, at_first_read):
