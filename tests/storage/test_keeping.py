@@ -15,7 +15,8 @@ from resume_core.storage import CheckpointRef, CheckpointSlots, Lineage, clean, 
 from resume_core.storage.keeping import Entry, judge
 from resume_core.storage.read import read_weights_manifest
 
-from .helpers import Faults, FaultyStore, Run, candidates, load, payload, tree, write_ranks
+from .faults import Faults, FaultyStore
+from .helpers import Run, candidates, load, payload, tree, write_ranks
 
 KEEPS = [
     Keep(last=1),
