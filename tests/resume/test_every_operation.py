@@ -91,6 +91,31 @@ def test_a_kill_of_either_rank_anywhere_changes_nothing(tmp_path, nth, rank):
     sweep(Start(tmp_path / "cut", num_ranks=2, num_steps=1), deaths(operations[rank])[::nth], expected, rank=rank)
 
 
+@pytest.mark.parametrize("is_wiped", [False, True], ids=["scratch left", "scratch gone"])
+@nth(1, 61)
+def test_a_kill_anywhere_with_a_scratch_changes_nothing(tmp_path, nth, is_wiped):
+    def over_a_scratch(name):
+        scratch = tmp_path / name / "scratch"
+        return Start(tmp_path / name, arguments={"scratch": scratch}, folders=(scratch,))
+
+    (whole,) = finish(over_a_scratch("whole"))
+    assert len(whole["operations"]) > 250
+    for death in deaths(whole["operations"])[::nth]:
+        killed = over_a_scratch("cut")
+        shutil.rmtree(killed.root, ignore_errors=True)
+        if not die(killed, death, 0):
+            # promotions overtake one another as it happens, so operations are not always as many
+            assert death.number > len(whole["operations"]) // 2
+            continue
+        if is_wiped:
+            shutil.rmtree(killed.folders[0], ignore_errors=True)
+        (found,) = finish(killed.but(name="again"))
+        assert found["end"] == whole["end"], death
+        if found["restored"] is None or found["restored"][1] < killed.num_steps:  # it has saved
+            assert leftovers(killed.directory) == [], death
+            assert leftovers(killed.folders[0]) == [], death
+
+
 @nth(8, 170)
 def test_a_kill_in_a_save_of_a_trainer_changes_nothing(tmp_path, nth):
     whole = Job(str(tmp_path), "whole", str(tmp_path / "whole"), epochs=1, keep=1, settle=True)
