@@ -51,7 +51,7 @@ class Walking:
 
     def learn(self):
         """What the last save came to; a boundary would take the next one."""
-        self.session._saves.conclude(self.session._saves.outcome(), strict=False)
+        self.session._saves.conclude(self.session._saves.outcomes(), strict=False)
 
     def found(self):
         """The step that a new start would go on from."""
