@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -126,10 +126,12 @@ class Checkpointer:
     Args:
         store: where checkpoints are.
         ranks: those that train together; every one calls `check`, `stage` and `read` alike.
+        read_from: stores that may hold a copy, nearest first; ``store`` alone unless given.
     """
 
-    def __init__(self, store: Store, ranks: Ranks | None = None) -> None:
+    def __init__(self, store: Store, ranks: Ranks | None = None, *, read_from: Sequence[Store] | None = None) -> None:
         self.store = store
+        self._read_from = [store] if read_from is None else list(read_from)
         self._ranks = ranks or Ranks()
         self._stager = Stager(Arena())
         self._memories = {part: Memory() for part in _PATHS}
@@ -270,13 +272,13 @@ class Checkpointer:
         return sum(record.size_bytes for record in manifest.files if record.name in staged)
 
     def _document(self, ref: CheckpointRef, manifest: Manifest, name: str, keys: set[str]) -> Any:
-        document = loads(bytes(read_file(self.store, ref, manifest.file(name))), path=f"{ref.path}/{name}")
+        document = loads(bytes(read_file(self._read_from, ref, manifest.file(name))), path=f"{ref.path}/{name}")
         if not isinstance(document, dict) or not keys <= document.keys():
             raise CorruptCheckpointError(f"{ref.path}/{name} lacks the structure it is for", path=ref.path)
         return document
 
     def _tensors(self, ref: CheckpointRef, manifest: Manifest, name: str) -> dict[str, torch.Tensor]:
-        stored = parse(read_file(self.store, ref, manifest.file(name)), path=f"{ref.path}/{name}")
+        stored = parse(read_file(self._read_from, ref, manifest.file(name)), path=f"{ref.path}/{name}")
         # tensors of their own: views would keep the whole file in memory as long as one of them lives
         return {key: tensor.clone() for key, tensor in stored.items()}
 

@@ -88,10 +88,10 @@ def candidates(store: Store) -> list[CheckpointRef]:
 
 def load(store: Store, ref: CheckpointRef) -> str:
     """Read and check everything of a checkpoint; returns the tag it was saved with."""
-    manifest = verify(store, ref)
+    manifest = verify([store], ref)
     tag = manifest.header["tag"]
     for record in manifest.files:
-        assert bytes(read_file(store, ref, record)) == payload(tag, record.name)
+        assert bytes(read_file([store], ref, record)) == payload(tag, record.name)
     return tag
 
 

@@ -47,7 +47,7 @@ def everything_is_sound(store) -> bool:
     """Whether the attempt and every byte of its newest checkpoint can be read."""
     lineage = Lineage(store)
     try:
-        return lineage.damaged() == [] and verify(store, next(lineage.candidates())).header == {"tag": "a"}
+        return lineage.damaged() == [] and verify([store], next(lineage.candidates())).header == {"tag": "a"}
     except CorruptCheckpointError:
         return False
 
@@ -90,10 +90,10 @@ def test_the_altered_chunk_is_named_with_its_file_and_checkpoint(store, ref, chu
     alter(store, f"{ref.path}/{MODEL}", 64 * chunk + 5)
     message = rf"model\.safetensors of the checkpoint {ref.path} is damaged: chunk {chunk} of \d+ was altered"
     with pytest.raises(CorruptCheckpointError, match=message) as caught:
-        read_file(store, ref, record_of(store, ref))
+        read_file([store], ref, record_of(store, ref))
     assert caught.value.path == store.locate(f"{ref.path}/{MODEL}")
     with pytest.raises(CorruptCheckpointError, match=message):
-        verify(store, ref)
+        verify([store], ref)
 
 
 @pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: b"", lambda data: data + b"\0"])
@@ -102,7 +102,7 @@ def test_a_file_of_another_length_is_damaged(store, ref, name, change):
     key = f"{ref.path}/{name}"
     record = record_of(store, ref, name)
     store.put(key, change(store.read(key)))
-    for call in (lambda: read_file(store, ref, record), lambda: verify(store, ref)):
+    for call in (lambda: read_file([store], ref, record), lambda: verify([store], ref)):
         with pytest.raises(CorruptCheckpointError, match=r"it has \d+ bytes, the manifest says \d+"):
             call()
 
@@ -110,7 +110,7 @@ def test_a_file_of_another_length_is_damaged(store, ref, name, change):
 def test_a_missing_file_is_damage(store, ref):
     record = record_of(store, ref)
     store.delete(f"{ref.path}/{MODEL}")
-    for call in (lambda: read_file(store, ref, record), lambda: verify(store, ref)):
+    for call in (lambda: read_file([store], ref, record), lambda: verify([store], ref)):
         with pytest.raises(CorruptCheckpointError, match="it is missing"):
             call()
 
@@ -120,7 +120,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_damage(store, ref, monkeypatch)
     store.put(f"{ref.path}/{MODEL}", b"short")
     monkeypatch.setattr(store, "size", lambda key: record.size_bytes)
     with pytest.raises(CorruptCheckpointError, match="chunk 0 is missing"):
-        read_file(store, ref, record)
+        read_file([store], ref, record)
 
 
 def test_files_swapped_between_checkpoints_are_found(store, run, ref):
@@ -129,7 +129,7 @@ def test_files_swapped_between_checkpoints_are_found(store, run, ref):
         mine, theirs = (store.read(f"{r.path}/{name}") for r in (ref, other))
         store.put(f"{ref.path}/{name}", theirs)
         with pytest.raises(CorruptCheckpointError, match=name):
-            verify(store, ref)
+            verify([store], ref)
         store.put(f"{ref.path}/{name}", mine)
     assert load(store, ref) == "a"
 
@@ -138,7 +138,7 @@ def test_a_manifest_from_another_checkpoint_is_found(store, run, ref):
     other = run.save(501, "b")
     store.put(f"{ref.path}/manifest.json", store.read(f"{other.path}/manifest.json"))
     with pytest.raises(CorruptCheckpointError, match=f"is the manifest of {other.path}: files were moved"):
-        verify(store, ref)
+        verify([store], ref)
 
 
 def test_a_whole_checkpoint_copied_to_another_place_is_found(store, ref):
@@ -146,7 +146,7 @@ def test_a_whole_checkpoint_copied_to_another_place_is_found(store, ref):
     for name in store.list(ref.path):
         store.put(f"{copy.path}/{name}", store.read(f"{ref.path}/{name}"))
     with pytest.raises(CorruptCheckpointError, match="files were moved"):
-        verify(store, copy)
+        verify([store], copy)
 
 
 def test_an_attempt_file_from_another_attempt_is_found(store, run, ref):
@@ -160,16 +160,16 @@ def test_an_attempt_file_from_another_attempt_is_found(store, run, ref):
 def test_no_manifest_is_no_checkpoint(store, ref):
     store.delete(f"{ref.path}/manifest.json")
     with pytest.raises(CheckpointNotFoundError, match="no committed checkpoint"):
-        verify(store, ref)
+        verify([store], ref)
 
 
 def test_a_file_can_be_read_into_memory_of_the_caller(store, ref):
     record = record_of(store, ref)
     buffer = bytearray(record.size_bytes)
-    read_file_into(store, ref, record, memoryview(buffer))
+    read_file_into([store], ref, record, memoryview(buffer))
     assert bytes(buffer) == payload("a", MODEL)
     with pytest.raises(ValueError, match="the memory for it 3"):
-        read_file_into(store, ref, record, bytearray(3))
+        read_file_into([store], ref, record, bytearray(3))
 
 
 def test_an_empty_file_is_read(store, run):
@@ -177,8 +177,8 @@ def test_an_empty_file_is_read(store, run):
     record = writer.write_file("training.safetensors", b"")
     writer.write_part()
     manifest = writer.commit({}, still_newest=lambda: None)
-    assert read_file(store, manifest.ref, record) == b""
-    assert verify(store, manifest.ref) == manifest
+    assert read_file([store], manifest.ref, record) == b""
+    assert verify([store], manifest.ref) == manifest
 
 
 def test_an_error_of_the_system_is_not_called_damage(store, ref, monkeypatch):
@@ -187,4 +187,4 @@ def test_an_error_of_the_system_is_not_called_damage(store, ref, monkeypatch):
 
     monkeypatch.setattr(store, "read_into", fail)
     with pytest.raises(PermissionError):
-        verify(store, ref)
+        verify([store], ref)
