@@ -5,7 +5,7 @@ from resume_core.storage.digest import ALGORITHM, CHUNK_BYTES, digest_chunks
 from resume_core.storage.lineage import Attempt, Lineage
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest, Part
 from resume_core.storage.paths import rank_file
-from resume_core.storage.read import digest_file, read_file, read_file_into, read_manifest, verify
+from resume_core.storage.read import FileReader, digest_file, read_file, read_file_into, read_manifest, verify
 from resume_core.storage.retention import Pruned, prune
 from resume_core.storage.sealed import FORMAT_VERSION
 from resume_core.storage.store import Sink, Store, open_store
@@ -18,6 +18,7 @@ __all__ = [
     "CheckpointRef",
     "CheckpointSlots",
     "CheckpointWriter",
+    "FileReader",
     "FileRecord",
     "Lineage",
     "Manifest",

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from types import TracebackType
 
 from resume_core.storage.digest import BytesLike, byte_view
 
-__all__ = ["Names", "Sink", "Store"]
+__all__ = ["Names", "Sink", "Store", "scatter"]
 
 Names = list[str]
 """What ``Store.list`` returns; inside these classes ``list`` is the method."""
+
+
+def scatter(source: memoryview, views: Sequence[memoryview]) -> None:
+    """Copy ``source`` into ``views``, one after the other; together they have its size."""
+    start = 0
+    for view in views:
+        view[:] = source[start : start + view.nbytes]
+        start += view.nbytes
 
 
 class Sink(ABC):
@@ -83,9 +92,11 @@ class Store(ABC):
 
     Attributes:
         url: the root, as messages show it.
+        num_parallel_reads: how many reads at once make a large file come fastest.
     """
 
     url: str
+    num_parallel_reads: int = 4
 
     def locate(self, key: str) -> str:
         """Where ``key`` lies, for messages."""
@@ -132,6 +143,25 @@ class Store(ABC):
             FileNotFoundError: there is no such file.
             EOFError: the file ends before the view is full.
         """
+
+    def read_scattered(self, key: str, offset_bytes: int, views: Sequence[memoryview]) -> None:
+        """Fill ``views``, one after the other, with the bytes of a file from ``offset_bytes`` on.
+
+        Args:
+            key: the file.
+            offset_bytes: where the bytes of the first view begin.
+            views: flat, of unsigned bytes, writable.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            EOFError: the file ends before the views are full.
+        """
+        if len(views) == 1:
+            self.read_into(key, offset_bytes, views[0])
+            return
+        buffer = memoryview(bytearray(sum(view.nbytes for view in views)))
+        self.read_into(key, offset_bytes, buffer)
+        scatter(buffer, views)
 
     @abstractmethod
     def list(self, prefix: str) -> Names:

@@ -11,7 +11,7 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from resume_core.storage.digest import BytesLike, byte_view
@@ -25,6 +25,8 @@ __all__ = ["LocalStore"]
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
 # What fsync(2) answers for a folder where the file system has no such notion.
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
+
+_MAX_VIEWS = 1024  # of one system call: IOV_MAX of Linux and macOS
 
 
 class LocalStore(Store):
@@ -80,14 +82,13 @@ class LocalStore(Store):
 
     def read_into(self, key: str, offset_bytes: int, view: memoryview | bytearray) -> None:
         """See ``Store.read_into``."""
-        rest = byte_view(view)
+        self.read_scattered(key, offset_bytes, [byte_view(view)])
+
+    def read_scattered(self, key: str, offset_bytes: int, views: Sequence[memoryview]) -> None:
+        """See ``Store.read_scattered``. The kernel writes straight into the views, many of them in one call."""
         with _missing(self._path(key)) as path, open(path, "rb", buffering=0) as file:
             file.seek(offset_bytes)
-            while rest.nbytes:
-                num_read = file.readinto(rest)
-                if not num_read:
-                    raise EOFError(f"{path} ends {rest.nbytes} bytes early")
-                rest = rest[num_read:]
+            _fill(file.fileno(), [view for view in views if view.nbytes], path)
 
     def list(self, prefix: str) -> Names:
         """See ``Store.list``."""
@@ -160,6 +161,19 @@ class LocalStore(Store):
             raise
         sync_folder(os.path.dirname(path))
         return True
+
+
+def _fill(fd: int, views: list[memoryview], path: str) -> None:
+    start = 0
+    while start < len(views):
+        num_read = os.readv(fd, views[start : start + _MAX_VIEWS])
+        if not num_read:
+            raise EOFError(f"{path} ends {sum(view.nbytes for view in views[start:])} bytes early")
+        while start < len(views) and num_read >= views[start].nbytes:
+            num_read -= views[start].nbytes
+            start += 1
+        if num_read:
+            views[start] = views[start][num_read:]
 
 
 @contextmanager

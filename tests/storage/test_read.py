@@ -185,6 +185,6 @@ def test_an_error_of_the_system_is_not_called_damage(store, ref, monkeypatch):
     def fail(*args):
         raise PermissionError(13, "no")
 
-    monkeypatch.setattr(store, "read_into", fail)
+    monkeypatch.setattr(store, "read_scattered", fail)
     with pytest.raises(PermissionError):
         verify([store], ref)
