@@ -72,6 +72,7 @@ class Restorer:
         describe: the config of the run that resumes, given the key of the run.
         log: where messages go.
         ranks: those that train together; all use the same checkpoint.
+        live: gives live tensors that the weights may be read into, by name; none unless given.
     """
 
     def __init__(
@@ -81,9 +82,12 @@ class Restorer:
         describe: Callable[[int], RunConfig],
         log: logging.Logger,
         ranks: Ranks,
+        live: Callable[[], Mapping[str, torch.Tensor]] = dict,
     ) -> None:
         self._checkpointer = checkpointer
         self._ranks = ranks
+        self._live = live
+        self._is_touched = False
         self._changes = changes
         self._describe = describe
         self._log = log
@@ -96,7 +100,8 @@ class Restorer:
 
         Raises:
             ConfigChangedError: the run differs from the one that saved; nothing was read.
-            CorruptCheckpointError: there are candidates and none of them can be used.
+            CorruptCheckpointError: there are candidates and none of them can be used. Live weights may be overwritten
+                in part then, and after an OSError too.
             OSError: the store cannot be read.
         """
         damage: str | None = None
@@ -110,8 +115,10 @@ class Restorer:
         if damage is None:
             return None
         url = self._checkpointer.store.url
+        warning = "The weights in this process may be parts of a damaged checkpoint: do not use them. "
         raise CorruptCheckpointError(
             f"no checkpoint of this run's line in {url} can be used; the last reason: {damage} "
+            f"{warning if self._is_touched else ''}"
             'Restore the files, or start anew on purpose with resume="never".',
             path=url,
         )
@@ -156,7 +163,9 @@ class Restorer:
         current = self._describe(key)
         accepted = check(saved, current, self._changes, path=ref.path, step=progress.step)
         warn_of_names(self._changes, {*saved, *current, ORIGIN}, self._log)
-        state = self._checkpointer.read(ref, manifest)
+        live = self._live()
+        self._is_touched = self._is_touched or bool(live)
+        state = self._checkpointer.read(ref, manifest, into=live)
         report(accepted, self._log)
         size_bytes, finished = self._checkpointer.size_bytes(manifest), manifest.header.get("finished")
         return Restored(manifest.ref, progress, key, accepted, size_bytes, finished, _origin(manifest)), state

@@ -216,7 +216,8 @@ class Session:
         self._start_s = time.monotonic()
         for error in self._lineage.damaged():
             self._log.warning("%s", error)
-        restorer = Restorer(self._checkpointer, self._changes, self._describe, self._log, self._ranks)
+        live = self._framework.live_weights
+        restorer = Restorer(self._checkpointer, self._changes, self._describe, self._log, self._ranks, live)
         found = restorer.first_usable(self._candidates())
         self._fits.adopt(self._ranks.share("the fits", self._fits.seen()))
         if found is None:

@@ -18,6 +18,7 @@ from measures.dcp import Dcp, DcpAsync, DcpAsyncCached, DcpProcess, DcpProcessCa
 from measures.memory import sync_tree
 from measures.peer import DEADLINE_S, Peer
 from measures.states import Live
+from resume_core.capture.modules import plainly_loaded
 from resume_core.checkpointer import Checkpointer, Pending
 from resume_core.state import State
 from resume_core.storage import CheckpointSlots, Lineage, Slot, open_store, read_manifest
@@ -62,7 +63,8 @@ class ExactResume(Peer):
 
     def load(self) -> None:
         ref = next(iter(self._lineage.candidates()))
-        state = self._checkpointer.read(ref, read_manifest(self._store, ref))
+        into = plainly_loaded(self.live.module)
+        state = self._checkpointer.read(ref, read_manifest(self._store, ref), into=into)
         self.live.module.load_state_dict(dict(state.model))
         self.live.optimizer.load_state_dict(state.training["optimizer"])
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, load_model
 
-from resume_core import checkpointer
+from resume_core import files
 from resume_core.checkpointer import Checkpointer
 from resume_core.errors import CorruptCheckpointError, UnsupportedStateError
 from resume_core.state import State
@@ -108,14 +108,14 @@ def test_a_failed_write_leaves_no_files(place, monkeypatch):
 @pytest.mark.parametrize("name", ["training.json", "rank-00000.json"])
 def test_a_structure_without_its_parts_is_corrupt(place, name, monkeypatch):
     ref, manifest = place.save(make_state(Tied()))
-    whole = checkpointer.loads
+    whole = files.loads
     without = {"training.json": "model", "rank-00000.json": "own"}[name]
 
     def loads(data, *, path):
         document = whole(data, path=path)
         return {key: value for key, value in document.items() if key != without} if path.endswith(name) else document
 
-    monkeypatch.setattr(checkpointer, "loads", loads)
+    monkeypatch.setattr(files, "loads", loads)
     with pytest.raises(CorruptCheckpointError, match=name):
         Checkpointer(place.store).read(ref, manifest)
 
