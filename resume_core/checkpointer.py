@@ -239,7 +239,9 @@ class Checkpointer:
             raise SaveFailedError(f"staging failed {elsewhere}")
         return images
 
-    def read(self, ref: CheckpointRef, manifest: Manifest, *, into: Mapping[str, torch.Tensor] | None = None) -> State:
+    def read(
+        self, ref: CheckpointRef, manifest: Manifest, *, into: Mapping[str, Mapping[str, torch.Tensor]] | None = None
+    ) -> State:
         """Read this rank's view of a checkpoint, every chunk checked against its digest.
 
         The weights are read last: what cannot be understood elsewhere is found out before a live tensor is touched.
@@ -247,8 +249,9 @@ class Checkpointer:
         Args:
             ref: the checkpoint.
             manifest: its manifest.
-            into: live tensors by their names in ``State.model``. Those that lie in memory as the saved ones do are read
-                into, and the state that is returned shares their memory; the others are left as they are.
+            into: live tensors, for ``"model"`` by their names in ``State.model``, for ``"training"`` by the names in
+                its file. Those that lie in memory as the saved ones do are read into, and the state that is returned
+                shares their memory; the others are left as they are.
 
         Raises:
             CorruptCheckpointError: a file is missing, torn, altered or cannot be understood. Tensors of ``into`` can
@@ -268,9 +271,13 @@ class Checkpointer:
         own_tensors, of_rank = _split(files.tensors(self._names["rank"]))
         rank = unflatten(document["rank"], of_rank, path=f"{ref.path}/{self._names['rank']}")
         own = {part: self._own_part(ref, part, document[_OWN].get(part), own_tensors[part]) for part in _SHARED}
-        training = files.tree(self._names["training"], structure["training"], own["training"])
-        model = files.tree(self._names["model"], structure["model"], own["model"], into=into or {}, plain=True)
-        return State(model=model, training=training, rank=rank)
+        trees = {
+            part: files.tree(
+                self._names[part], structure[part], own[part], into=(into or {}).get(part), plain=part == "model"
+            )
+            for part in reversed(_SHARED)
+        }
+        return State(model=trees["model"], training=trees["training"], rank=rank)
 
     def size_bytes(self, manifest: Manifest) -> int:
         """Bytes of the files that this rank would stage for such a checkpoint."""

@@ -165,7 +165,7 @@ class Restorer:
         warn_of_names(self._changes, {*saved, *current, ORIGIN}, self._log)
         live = self._live()
         self._is_touched = self._is_touched or bool(live)
-        state = self._checkpointer.read(ref, manifest, into=live)
+        state = self._checkpointer.read(ref, manifest, into={"model": live})
         report(accepted, self._log)
         size_bytes, finished = self._checkpointer.size_bytes(manifest), manifest.header.get("finished")
         return Restored(manifest.ref, progress, key, accepted, size_bytes, finished, _origin(manifest)), state
