@@ -39,6 +39,27 @@ class StoreContract:
     def store(self, url):
         return open_store(url)
 
+    @pytest.mark.parametrize("sizes", [[], [0], [3, 0, 4], [10], [1] * 10, [4, 6, 0]])
+    def test_bytes_are_read_into_several_views_in_turn(self, store, sizes):
+        store.put("a", b"--0123456789")
+        views = [memoryview(bytearray(size)) for size in sizes]
+        store.read_scattered("a", 2, views)
+        assert b"".join(views) == b"0123456789"[: sum(sizes)]
+
+    def test_thousands_of_views_are_filled_by_one_read(self, store):
+        data = bytes(range(251)) * 20
+        store.put("a", data)
+        views = [memoryview(bytearray(1)) for _ in range(5000)]
+        store.read_scattered("a", 20, views)
+        assert b"".join(views) == data[20:]
+
+    def test_views_beyond_the_end_of_a_file_or_of_none_cannot_be_filled(self, store):
+        store.put("a", b"0123")
+        with pytest.raises(EOFError):
+            store.read_scattered("a", 0, [memoryview(bytearray(3)), memoryview(bytearray(2))])
+        with pytest.raises(FileNotFoundError):
+            store.read_scattered("b", 0, [memoryview(bytearray(3)), memoryview(bytearray(2))])
+
     def test_an_empty_store_lists_nothing_and_reading_creates_nothing(self, store):
         assert store.list("") == store.list("a/b") == []
         assert not store.exists("a")
@@ -565,3 +586,24 @@ def test_a_folder_that_the_system_will_not_make_is_an_error_and_not_an_endless_c
         make_folder(str(tmp_path / "folder"))
     with pytest.raises(FileNotFoundError):
         make_folder(str(tmp_path / "a" / "b"))
+
+
+@pytest.mark.parametrize("most_bytes", [1, 7, 100])
+def test_a_read_that_the_system_cuts_short_goes_on_where_it_stopped(local_store, monkeypatch, most_bytes):
+    """readv may return less than was asked for, in the middle of a view too."""
+    data, whole = bytes(range(200)), os.readv
+
+    def readv(fd, views):
+        joined = bytearray(min(most_bytes, sum(view.nbytes for view in views)))
+        num_read, start = whole(fd, [joined]), 0
+        for view in views:
+            length = min(view.nbytes, num_read - start)
+            view[:length] = joined[start : start + length]
+            start += length
+        return num_read
+
+    local_store.put("a", data)
+    monkeypatch.setattr(os, "readv", readv)
+    views = [memoryview(bytearray(size)) for size in (1, 30, 0, 64, 5, 50)]
+    local_store.read_scattered("a", 10, views)
+    assert b"".join(views) == data[10:160]
