@@ -102,12 +102,9 @@ def _fits(tensor: torch.Tensor, stored: Stored, saved: tuple[Any, Any, Any], pla
 def _is_ordinary(tensor: torch.Tensor) -> bool:
     """Whether its elements are what lies in its memory, and that can be written by anybody."""
     return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and tensor.layout == torch.strided
-        and tensor.device.type == "cpu"
+        _has_memory(tensor)
         and tensor.dtype in BY_DTYPE
         and not (tensor.is_conj() or tensor.is_neg() or tensor.is_inference())
-        and tensor.numel() > 0
     )
 
 
@@ -136,7 +133,12 @@ def _conflicting(group: list[str], live: Mapping[str, torch.Tensor], fitting: Ma
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.numel() > 0
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)  # what others are made of is theirs to know
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and tensor.numel() > 0
+    )
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
