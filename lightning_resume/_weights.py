@@ -15,13 +15,12 @@ __all__ = ["live_weights"]
 def live_weights(trainer: Any) -> dict[str, torch.Tensor]:
     """Parameters and buffers by their names in the module's ``state_dict``; none where something wants to see that.
 
-    That is a hook of the module, of the data or of a callback that is given the checkpoint, a strategy or a module that
-    loads in its own way, and callbacks that keep other weights beside these.
+    That is a hook of the module or of a callback that is given the checkpoint (Lightning gives it to none of the data),
+    a strategy or a module that loads in its own way, and callbacks that keep other weights beside these.
     """
     package, module, strategy = package_of(trainer), trainer.lightning_module, trainer.strategy
-    owners = [module, *([] if trainer.datamodule is None else [trainer.datamodule]), *trainer.callbacks]
     is_looked_at = (
-        any(package.is_overridden("on_load_checkpoint", owner) for owner in owners)
+        any(package.is_overridden("on_load_checkpoint", owner) for owner in (module, *trainer.callbacks))
         or any(is_a(callback, "StochasticWeightAveraging", "WeightAveraging") for callback in trainer.callbacks)
         or package.is_overridden("load_model_state_dict", strategy, package.Strategy)
         or package.is_overridden("load_state_dict", module, torch.nn.Module)
