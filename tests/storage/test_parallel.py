@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -25,6 +26,7 @@ def test_the_error_of_the_first_task_that_failed_is_raised_and_what_waits_is_not
 
     def fail(number):
         begun.append(number)
+        time.sleep(0.02)  # all of them would take seconds
         raise ValueError(number)
 
     with pytest.raises(ValueError, match=r"^0$"):
