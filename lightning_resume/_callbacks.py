@@ -44,8 +44,8 @@ def capture_callbacks(callbacks: Sequence[Any]) -> dict[str, Any]:
 def apply_callbacks(callbacks: Sequence[Any], saved: Mapping[str, Any]) -> None:
     """Put back what `capture_callbacks` saw; after ``on_train_start``, which clears some of it."""
     for callback, state in zip(model_checkpoints(callbacks), saved["model_checkpoints"], strict=False):
-        for name, value in state["fields"].items():
-            setattr(callback, name, value)
+        for name in (name for name in _FIELDS if name in state["fields"]):
+            setattr(callback, name, state["fields"][name])
         if state["since_s"] is not None:
             callback._last_time_checked = time.monotonic() - state["since_s"]
     for monitor, state in zip(_monitors(callbacks), saved["monitors"], strict=False):

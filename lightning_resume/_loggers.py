@@ -31,11 +31,13 @@ from typing import Any
 from lightning_resume._growing import grown_bytes, pack_bytes
 from lightning_resume._package import is_a
 from resume_core.capture.plain import class_path, plain
+from resume_core.errors import CorruptCheckpointError
 
 __all__ = ["Loggers", "tell_loggers", "wait_to_be_told"]
 
 _log = logging.getLogger("lightning.pytorch.exact_resume")
 _SINCE = time.time()  # files that are older were not made by this process
+_TOKEN = re.compile(r"[0-9a-f]{8}")
 _OWN_SUFFIX = re.compile(r"\.run-[0-9a-f]{8}$")
 _EVENTS = "tfevents"
 _HPARAMS = "hparams.yaml"
@@ -143,6 +145,7 @@ class _Folder(_Log):
         super().open(saved)
         before = str(self.logger.log_dir)
         if saved is not None:
+            _refuse_outside(self.logger, saved)
             self.logger._name, self.logger._version = saved["name"], saved["version"]
         if not self.writes:
             return
@@ -152,6 +155,22 @@ class _Folder(_Log):
 
     def _move(self, saved: Mapping[str, Any] | None, before: str) -> None:
         raise NotImplementedError
+
+
+def _refuse_outside(logger: Any, saved: Mapping[str, Any]) -> None:
+    """A checkpoint says where to log, and nobody vouches for who wrote it.
+
+    Raises:
+        CorruptCheckpointError: that leads out of the folder that the user gave the logger.
+    """
+    # what the user gives now may lead anywhere
+    found = [str(saved[field]) for field in ("name", "version") if saved[field] != getattr(logger, field)]
+    leaves = any(os.path.isabs(text) or os.pardir in re.split(r"[/\\]", text) for text in found)
+    if leaves or not _TOKEN.fullmatch(str(saved.get("token", "0" * 8))):
+        raise CorruptCheckpointError(
+            f"the checkpoint says that {type(logger).__name__} has logged to {dict(saved)!r:.300}, which is no folder "
+            f"below {logger.save_dir}. Restore an older checkpoint, or start anew in another directory."
+        )
 
 
 class _Csv(_Folder):

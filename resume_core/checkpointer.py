@@ -270,7 +270,7 @@ class Checkpointer:
         document = files.document(self._names["rank.json"], {"rank", _OWN})
         own_tensors, of_rank = _split(files.tensors(self._names["rank"]))
         rank = unflatten(document["rank"], of_rank, path=f"{ref.path}/{self._names['rank']}")
-        own = {part: self._own_part(ref, part, document[_OWN].get(part), own_tensors[part]) for part in _SHARED}
+        own = {part: self._own_part(ref, part, document[_OWN], own_tensors[part]) for part in _SHARED}
         trees = {
             part: files.tree(
                 self._names[part], structure[part], own[part], into=(into or {}).get(part), plain=part == "model"
@@ -285,13 +285,12 @@ class Checkpointer:
         return sum(record.size_bytes for record in manifest.files if record.name in staged)
 
     def _own_part(
-        self, ref: CheckpointRef, part: str, fields: Any, tensors: Mapping[str, torch.Tensor]
+        self, ref: CheckpointRef, part: str, table: Any, tensors: Mapping[str, torch.Tensor]
     ) -> OwnPart | None:
-        if fields is None:
-            return None
         try:
-            return OwnPart(fields["structure"], tuple(fields["shared"]), tensors)
-        except (KeyError, TypeError) as error:
+            fields = table.get(part)
+            return None if fields is None else OwnPart(fields["structure"], tuple(fields["shared"]), tensors)
+        except (AttributeError, KeyError, TypeError) as error:
             path = f"{ref.path}/{self._names['rank.json']}"
             raise CorruptCheckpointError(f"{path} does not fit {self._names[part]}: {error!r}", path=path) from error
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.restore import Restored
+from resume_core.saved_header import fit_of
 from resume_core.state import Ending, Progress
 from resume_core.storage import CheckpointRef, Manifest
 
@@ -38,7 +39,8 @@ def mark(fit: int, ending: Ending | None) -> dict[str, Any]:
 
 def finished_fit(manifest: Manifest) -> int | None:
     """The fit whose end state this is, None for a checkpoint from before its end."""
-    return None if manifest.header.get("finished") is None else int(manifest.header.get("fit", 0))
+    fit, finished = fit_of(manifest)
+    return None if finished is None else fit
 
 
 class Fits:
@@ -64,11 +66,10 @@ class Fits:
         """Those of a line, newest first, that this fit may be restored from."""
         for ref in refs:
             try:
-                header = self._read(ref).header
+                place, finished = fit_of(self._read(ref))
             except (CorruptCheckpointError, CheckpointNotFoundError):
                 yield ref  # reported where it is read
                 continue
-            place, finished = int(header.get("fit", 0)), header.get("finished")
             if place < self.fit:
                 self.origin = self.origin or ref
                 return

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from resume_core.capture.runconfig import Accepted, check, from_json, idle_names, table
+from resume_core.capture.runconfig import Accepted, check, idle_names, table
 from resume_core.checkpointer import Checkpointer
 from resume_core.errors import (
     CheckpointNotFoundError,
@@ -25,8 +25,9 @@ from resume_core.errors import (
 from resume_core.origin import ORIGIN, Origin
 from resume_core.policy import Changes
 from resume_core.ranks import Ranks
+from resume_core.saved_header import header_of, origin_of
 from resume_core.state import Progress, RunConfig, State
-from resume_core.storage import CheckpointRef, Manifest, Store, read_manifest
+from resume_core.storage import CheckpointRef, Store, read_manifest
 
 __all__ = [
     "Restored",
@@ -159,16 +160,16 @@ class Restorer:
 
     def _read(self, ref: CheckpointRef) -> tuple[Restored, State]:
         manifest = read_manifest(self._checkpointer.store, ref)
-        progress, key, saved = _header(manifest)
-        current = self._describe(key)
-        accepted = check(saved, current, self._changes, path=ref.path, step=progress.step)
-        warn_of_names(self._changes, {*saved, *current, ORIGIN}, self._log)
+        header = header_of(manifest)
+        current = self._describe(header.key)
+        accepted = check(header.config, current, self._changes, path=ref.path, step=header.progress.step)
+        warn_of_names(self._changes, {*header.config, *current, ORIGIN}, self._log)
         live = self._live()
         self._is_touched = self._is_touched or bool(live)
         state = self._checkpointer.read(ref, manifest, into={"model": live})
         report(accepted, self._log)
-        size_bytes, finished = self._checkpointer.size_bytes(manifest), manifest.header.get("finished")
-        return Restored(manifest.ref, progress, key, accepted, size_bytes, finished, _origin(manifest)), state
+        size_bytes, finished, origin = self._checkpointer.size_bytes(manifest), header.finished, header.origin
+        return Restored(manifest.ref, header.progress, header.key, accepted, size_bytes, finished, origin), state
 
 
 def warn_of_names(changes: Changes, known: set[str], log: logging.Logger) -> None:
@@ -197,19 +198,10 @@ def _worst(found: list[list[str]]) -> list[str]:
     return max(named, key=lambda item: item[0] != "damage", default=["", ""])
 
 
-def _header(manifest: Manifest) -> tuple[Progress, int, RunConfig]:
-    header = manifest.header
-    try:
-        return Progress(**header["progress"]), int(header["key"]), from_json(header["config"])
-    except (KeyError, TypeError, ValueError) as error:
-        path = manifest.ref.path
-        raise CorruptCheckpointError(f"the header of {path} cannot be understood: {error!r}", path=path) from error
-
-
 def read_key(store: Store, ref: CheckpointRef) -> int | None:
     """The key of the run that wrote a checkpoint, None when its manifest cannot be used."""
     try:
-        return _header(read_manifest(store, ref))[1]
+        return header_of(read_manifest(store, ref)).key
     except (CorruptCheckpointError, CheckpointNotFoundError):
         return None
 
@@ -229,11 +221,7 @@ def read_origin(store: Store, ref: CheckpointRef) -> Origin | None:
         CorruptCheckpointError: the manifest cannot be used.
         CheckpointNotFoundError: it is gone.
     """
-    return _origin(read_manifest(store, ref))
-
-
-def _origin(manifest: Manifest) -> Origin | None:
-    return Origin.from_dict(manifest.header.get(ORIGIN))
+    return origin_of(read_manifest(store, ref))
 
 
 def restore_threads(accepted: Accepted, log: logging.Logger) -> None:

@@ -171,6 +171,6 @@ class Saves:
         self._num_failed_in_a_row += 1
         kept = "older checkpoints are intact" if self.is_protected else "no checkpoint exists yet"
         message = f"the save at step {step} failed ({text}); {kept}"
-        self._log.error("%s", message)
+        self._log.error("%s", message, exc_info=error)
         if strict or not self.is_protected or self._num_failed_in_a_row >= _MAX_FAILURES:
             raise SaveFailedError(message, path=self._lineage.store.url, step=step) from error

@@ -102,11 +102,29 @@ def _child(job: Job) -> None:
     out = os.open(job.path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)
+    operations = _armed(job)
+    off_s = job.options.get("all_clocks_off_s", 0.0)
+    if off_s:
+        clocks = {name: getattr(time, name) for name in ("time", "monotonic", "perf_counter")}
+        for name, clock in clocks.items():
+            setattr(time, name, lambda clock=clock: clock() + off_s)
     try:
         scripts.run(job)
+        if operations is not None:
+            job.path("operations").write_text(json.dumps(operations.names))
     except BaseException as caught:
         error.write_text(f"{type(caught).__name__}: {caught}")
         raise
+
+
+def _armed(job: Job) -> Any:
+    """Count operations on the job's directory, and die at one of them, if the job says so; see kills.py."""
+    if "dies_at" not in job.options:
+        return None
+    import kills
+
+    death = job.options["dies_at"]
+    return kills.arm([job.directory], death and kills.Death(*death))
 
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -189,15 +207,17 @@ def kill_at(job: Job, batch: int, *, saved: int | None = None, in_epoch_end: boo
     kill(process)
 
 
-def kill_after(job: Job, seconds: float) -> bool:
-    """Train for ``seconds``, then kill. False when the run had ended by then."""
+def kill_somewhere(job: Job, num_batches: int, delay_s: float) -> bool:
+    """Train until ``num_batches`` have begun and a moment longer, then kill. False when the run had ended by then."""
     process = start(job)
-    process.join(seconds)
-    if process.exitcode is not None:
-        assert process.exitcode == 0, job.path("log").read_text()[-6000:]
-        return False
-    kill(process)
-    return True
+    wait_for(lambda: len(batches(job)) >= num_batches or job.path("end").exists(), process, job)
+    process.join(delay_s)
+    if process.exitcode is None and not job.path("end").exists():
+        kill(process)
+        return True
+    process.join()
+    assert process.exitcode == 0, job.path("log").read_text()[-6000:]
+    return False
 
 
 class Recorder:

@@ -140,6 +140,7 @@ class CheckpointWriter:
         self._world_size = world_size
         self._files: dict[str, FileRecord] = {}
         self._closed = False
+        self._ready = False  # the part is written, or may be
 
     def write_file(self, name: str, buffer: BytesLike) -> FileRecord:
         """Write one file, durably; the digests are taken in the same pass over the memory.
@@ -174,6 +175,7 @@ class CheckpointWriter:
         """
         self._check_open()
         part = Part(self._slot.attempt, self._slot.name, self._rank, self._world_size, tuple(self._files.values()))
+        self._ready = True
         self._store.put(self._key(part_file(self._rank)), part.to_bytes())
         self._closed = True
         return part
@@ -214,13 +216,25 @@ class CheckpointWriter:
     def discard(self) -> None:
         """Delete what this rank wrote, after a save that failed; frees the space for the next try.
 
-        What cannot be deleted is left to retention. Never call it after ``commit`` returned.
+        What cannot be deleted is left to retention, and so is all of it when the checkpoint may be committed: an error
+        can come after the file is there, as from the sync of its folder. Never call it after ``commit`` returned.
         """
+        if self._may_be_committed():
+            return
         for name in (part_file(self._rank), *self._files):
             with suppress(OSError):
                 self._store.delete(self._key(name))
         with suppress(OSError):
             self._store.delete_empty(self._slot.path)
+
+    def _may_be_committed(self) -> bool:
+        if not self._ready:
+            return False
+        try:
+            # rank 0 commits as soon as it sees the part of this rank, and no other rank hears when
+            return self._rank != 0 or self._store.exists(self._key(MANIFEST_FILE))
+        except OSError:
+            return True
 
     def _key(self, name: str) -> str:
         return join_key(self._slot.path, name)

@@ -6,12 +6,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
 
+from resume_core.errors import CorruptCheckpointError
 from resume_core.storage.digest import BytesLike, byte_view
 
-__all__ = ["Names", "Sink", "Store", "scatter"]
+__all__ = ["MAX_READ_BYTES", "Names", "Sink", "Store", "refuse_large", "scatter"]
+
+MAX_READ_BYTES = 256 << 20
+"""Most that ``Store.read`` takes into memory: the manifest of a checkpoint of 80 TiB."""
 
 Names = list[str]
 """What ``Store.list`` returns; inside these classes ``list`` is the method."""
+
+
+def refuse_large(path: str, size_bytes: int) -> None:
+    """Refuse a file that no ``Store.read`` is for, before memory for it is taken.
+
+    Raises:
+        CorruptCheckpointError: it is larger than any small file of ours.
+    """
+    if size_bytes > MAX_READ_BYTES:
+        raise CorruptCheckpointError(
+            f"{path} has {size_bytes} bytes, no file of its kind has more than {MAX_READ_BYTES}: it is not ours, or "
+            "it was altered. Nothing in it is used.",
+            path=path,
+        )
 
 
 def scatter(source: memoryview, views: Sequence[memoryview]) -> None:
@@ -121,10 +139,11 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, key: str) -> bytes:
-        """All bytes of a file.
+        """All bytes of a small file.
 
         Raises:
             FileNotFoundError: there is no such file.
+            CorruptCheckpointError: it has more than `MAX_READ_BYTES`.
         """
 
     @abstractmethod

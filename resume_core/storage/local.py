@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 from resume_core.storage.digest import BytesLike, byte_view
 from resume_core.storage.direct import DirectFile
-from resume_core.storage.interface import Names, Sink, Store
+from resume_core.storage.interface import Names, Sink, Store, refuse_large
 from resume_core.storage.paths import temporary_name, validate_key
 
 __all__ = ["LocalStore"]
@@ -27,6 +27,7 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUP
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 _MAX_VIEWS = 1024  # of one system call: IOV_MAX of Linux and macOS
+_FOLDER_BYTES = 4096  # a new folder takes a block, on most file systems
 
 
 class LocalStore(Store):
@@ -44,22 +45,22 @@ class LocalStore(Store):
         path = self._path(key)
         if os.path.lexists(path):
             return False
-        with self._temporary(path) as temporary:
+        with self._temporary(path, len(data)) as temporary:
             write_file(temporary, data)
             made = _link(temporary, path)
             if made is None:
                 return self._create_exclusively(path, data)
-        if made:
-            sync_folder(os.path.dirname(path))
+            if made:
+                sync_folder(os.path.dirname(path))
         return made
 
     def put(self, key: str, data: bytes) -> None:
         """See ``Store.put``."""
         path = self._path(key)
-        with self._temporary(path) as temporary:
+        with self._temporary(path, len(data)) as temporary:
             write_file(temporary, data)
             os.replace(temporary, path)
-        sync_folder(os.path.dirname(path))
+            sync_folder(os.path.dirname(path))
 
     def open_sink(self, key: str, size_bytes: int) -> Sink:
         """See ``Store.open_sink``."""
@@ -71,6 +72,7 @@ class LocalStore(Store):
     def read(self, key: str) -> bytes:
         """See ``Store.read``."""
         with _missing(self._path(key)) as path, open(path, "rb") as file:
+            refuse_large(path, os.fstat(file.fileno()).st_size)
             return file.read()
 
     def size(self, key: str) -> int:
@@ -106,8 +108,10 @@ class LocalStore(Store):
         return True
 
     def delete(self, key: str) -> None:
-        """See ``Store.delete``. A symbolic link is removed, not what it points to."""
+        """See ``Store.delete``. A symbolic link is removed, not what it points to; behind one nothing is."""
         path = self._path(key)
+        if self._link_above(path) is not None:
+            return
         with suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(path)
             # Deletions are ordered (the manifest goes first), after a power cut too.
@@ -115,6 +119,8 @@ class LocalStore(Store):
 
     def delete_tree(self, prefix: str) -> None:
         """See ``Store.delete_tree``. Symbolic links are removed, not followed."""
+        if prefix and self._link_above(os.path.join(self._path(prefix), "")) is not None:
+            return
         for name in self.list(prefix):
             path = os.path.join(self._path(prefix) if prefix else self.url, name)
             if os.path.isdir(path) and not os.path.islink(path):
@@ -126,8 +132,11 @@ class LocalStore(Store):
 
     def delete_empty(self, prefix: str) -> None:
         """See ``Store.delete_empty``."""
+        path = self._path(prefix)
+        if self._link_above(path) is not None:
+            return
         try:
-            os.rmdir(self._path(prefix))
+            os.rmdir(path)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST):
                 raise
@@ -135,20 +144,31 @@ class LocalStore(Store):
     def _path(self, key: str) -> str:
         return os.path.join(self.url, *validate_key(key).split("/"))
 
+    def _link_above(self, path: str) -> str | None:
+        """A symbolic link among the folders between the root and ``path``: what is behind it belongs to its user."""
+        folder = os.path.dirname(path)
+        while len(folder) > len(self.url):
+            if os.path.islink(folder):
+                return folder
+            folder = os.path.dirname(folder)
+        return None
+
     def _make_parent(self, path: str) -> None:
         with _explained(self.url, path):
+            if (link := self._link_above(path)) is not None:
+                raise OSError(errno.ELOOP, "nothing is written through a symbolic link", link)
             make_folder(os.path.dirname(path))
 
     @contextmanager
-    def _temporary(self, path: str) -> Iterator[str]:
+    def _temporary(self, path: str, size_bytes: int) -> Iterator[str]:
         """A temporary name beside ``path``; what is still there at the end, however it comes, is removed."""
         self._make_parent(path)
         temporary = _temporary_path(path)
         try:
-            with _explained(self.url, path):
+            with _explained(self.url, path, size_bytes):
                 yield temporary
         finally:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # retention removes it
                 os.unlink(temporary)
 
     def _create_exclusively(self, path: str, data: bytes) -> bool:
@@ -177,7 +197,7 @@ def _fill(fd: int, views: list[memoryview], path: str) -> None:
 
 
 @contextmanager
-def _explained(root: str, path: str, needed_bytes: int | None = None) -> Iterator[None]:
+def _explained(root: str, path: str, needed_bytes: int = _FOLDER_BYTES) -> Iterator[None]:
     """Let an error of the system out with its type, naming the path, the store and the way out."""
     try:
         yield
@@ -185,18 +205,28 @@ def _explained(root: str, path: str, needed_bytes: int | None = None) -> Iterato
         if error.errno is None:
             raise
         advice = _advice(error.errno, os.path.dirname(path), needed_bytes)
-        what = f"{os.strerror(error.errno)}: cannot write into the store {root}; {advice}"
+        what = f"{error.strerror}: cannot write into the store {root}; {advice}"
         raise OSError(error.errno, what, path) from error
 
 
-def _advice(code: int, folder: str, needed_bytes: int | None) -> str:
+def _advice(code: int, folder: str, needed_bytes: int) -> str:
+    if code == errno.EIO:
+        return "the disk, or the way to it, is broken: look into the system's log, or choose another directory"
     if code not in (errno.ENOSPC, errno.EDQUOT):
         return "choose a directory that this user can write, or mend it"
-    missing = ""
-    if needed_bytes is not None:
-        with suppress(OSError):
-            missing = f"{needed_bytes} bytes are needed and {shutil.disk_usage(folder).free} are free; "
-    return f"{missing}free some space or keep fewer checkpoints; what was there before is intact"
+    free = "fewer"
+    with suppress(OSError):
+        free = str(shutil.disk_usage(_existing(folder)).free)
+    quota = " on the disk, and a quota may allow less" if code == errno.EDQUOT else ""
+    missing = f"{needed_bytes} bytes are needed and {free} are free{quota}"
+    return f"{missing}; free some space or keep fewer checkpoints; what was there before is intact"
+
+
+def _existing(folder: str) -> str:
+    """The folder, or the first one above it that is there."""
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    return folder
 
 
 class _LocalSink(Sink):
@@ -211,7 +241,7 @@ class _LocalSink(Sink):
             self._file.write_at(offset_bytes, data)
 
     def _finish(self) -> None:
-        with _explained(self._root, self._path):
+        with _explained(self._root, self._path, self._size_bytes):
             self._file.sync()
             self._file.close()
             os.replace(self._temporary, self._path)
@@ -249,16 +279,23 @@ def make_folder(path: str) -> None:
         OSError: whatever else the system says.
     """
     try:
+        _make_last_folder(path)
+    except FileNotFoundError:
+        parent = os.path.dirname(path)
+        if parent == path:
+            raise
+        if not os.path.isdir(parent):
+            make_folder(parent)
+        # once: another process may have made the parent meanwhile, and /proc says so of what cannot be made at all
+        _make_last_folder(path)
+
+
+def _make_last_folder(path: str) -> None:
+    try:
         os.mkdir(path)
     except FileExistsError:
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
-    except FileNotFoundError:
-        parent = os.path.dirname(path)
-        if parent == path or os.path.isdir(parent):
-            raise  # some file systems say so of a folder that cannot be made, /proc for one
-        make_folder(parent)
-        make_folder(path)
     else:
         sync_folder(os.path.dirname(path))
 

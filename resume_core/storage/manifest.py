@@ -6,6 +6,7 @@ another folder is refused.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -237,6 +238,6 @@ def _require_world(world_size: int) -> None:
 
 
 def _require_unique(files: tuple[FileRecord, ...]) -> None:
-    names = [record.name for record in files]
-    if len(set(names)) != len(names):
-        raise ValueError("a file is listed twice: " + ", ".join(sorted({n for n in names if names.count(n) > 1})))
+    twice = sorted(name for name, times in Counter(record.name for record in files).items() if times > 1)
+    if twice:
+        raise ValueError(f"a file is listed twice: {', '.join(twice[:8])}")

@@ -12,7 +12,7 @@ import fsspec
 from fsspec.core import url_to_fs
 
 from resume_core.storage.digest import byte_view
-from resume_core.storage.interface import Names, Sink, Store
+from resume_core.storage.interface import Names, Sink, Store, refuse_large
 from resume_core.storage.local import LocalStore
 from resume_core.storage.paths import join_key, validate_key
 
@@ -99,7 +99,7 @@ class FsspecStore(Store):
     def read(self, key: str) -> bytes:
         """See ``Store.read``."""
         path = self._path(key)
-        self._require_file(path)
+        refuse_large(path, self._require_file(path)["size"])
         return bytes(self._fs.cat_file(path))
 
     def size(self, key: str) -> int:

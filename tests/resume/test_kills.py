@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from harness import Job, assert_same_run, assert_tail, batches, kill_after, kill_at, reads, train
+from harness import Job, assert_same_run, assert_tail, batches, committed, kill_at, kill_somewhere, reads, train
 
 NUM_BATCHES = 15  # three epochs of five
 
@@ -66,18 +66,30 @@ def test_a_kill_before_the_first_periodic_save_goes_on_from_the_save_at_the_star
     assert "resumed at step 0" in second.path("log").read_text()
 
 
-def test_thirty_kills_at_random_moments_change_nothing(tmp_path):
-    long = new_job(tmp_path, name="reference", directory=str(tmp_path / "reference"), num_samples=120, epochs=4)
+@pytest.mark.parametrize(
+    ("total", "num_samples"),
+    [(30, 120), pytest.param(200, 640, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+    ids=["30", "200"],
+)
+def test_kills_at_random_moments_change_nothing(tmp_path, total, num_samples):
+    directory = str(tmp_path / "reference")
+    long = new_job(tmp_path, name="reference", directory=directory, num_samples=num_samples, epochs=4)
     reference = long, train(long)
     moments = random.Random(20)
-    jobs = [long.but(name="start-0", directory=str(tmp_path / "ckpt"), workers=2, slow_s=0.15)]
-    num_kills = 0
-    while num_kills < 30 and kill_after(jobs[-1], 0.3 + moments.random() * 0.6):
-        num_kills += 1
-        jobs.append(jobs[0].but(name=f"start-{len(jobs)}", seed=100 + len(jobs)))
-    assert num_kills == 30
-    jobs.append(jobs[0].but(name="last", seed=99, slow_s=0.0))
-    assert_same_run(reference, train(jobs[-1]), *jobs)
+    first = long.but(name="start-0", directory=str(tmp_path / "ckpt"), workers=2, slow_s=0.15)
+    jobs = [first]
+    # a moment among the batches, so that a busy machine has time to come to one; none at all is in the start itself
+    while len(jobs) <= total and kill_somewhere(jobs[-1], moments.choice((0, 1, 1, 2)), moments.random() * 0.4):
+        jobs.append(first.but(name=f"start-{len(jobs)}", seed=seed_of(first, 100 + len(jobs))))
+    assert len(jobs) == total + 1
+    last = first.but(name="last", seed=seed_of(first, 99), slow_s=0.0)
+    assert_same_run(reference, train(last), *jobs[:-1], last)
+    assert "resumed at step" in last.path("log").read_text()
+
+
+def seed_of(job, other):
+    """Any seed will do for a run that goes on; without a save it begins anew, with its own."""
+    return other if committed(job) else job.seed
 
 
 @pytest.mark.parametrize("cut", [5, 10, NUM_BATCHES])

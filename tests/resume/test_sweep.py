@@ -10,7 +10,7 @@ import random
 from typing import Any
 
 import pytest
-from harness import Job, assert_same_run, batches, committed, kill, start, train, wait_for
+from harness import Job, assert_same_run, committed, kill_somewhere, train
 
 NUM_RUNS, NUM_KILLS = 45, 5  # some runs end before their last kill
 
@@ -51,19 +51,6 @@ def configuration(number: int) -> dict[str, Any]:
         "save_steps": chance.choice((None, None, 1, 2)),
         "keep": chance.choice((1, 2, 3)),
     }
-
-
-def kill_somewhere(job: Job, num_batches: int, delay_s: float) -> bool:
-    """Train until ``num_batches`` have begun and a moment longer, then kill. False when the run had ended by then."""
-    process = start(job)
-    wait_for(lambda: len(batches(job)) >= num_batches or job.path("end").exists(), process, job)
-    process.join(delay_s)
-    if process.exitcode is None and not job.path("end").exists():
-        kill(process)
-        return True
-    process.join()
-    assert process.exitcode == 0, job.path("log").read_text()[-6000:]
-    return False
 
 
 @pytest.mark.slow

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from harness import Job, committed, start, steps, train, wait_for
 
 
-def test_an_older_attempt_that_still_writes_changes_nothing_for_the_newer_one(tmp_path):
+@pytest.mark.parametrize("off_s", [0.0, -1e6], ids=["right clock", "slow clock"])
+def test_an_older_attempt_that_still_writes_changes_nothing_for_the_newer_one(tmp_path, off_s):
     alone = Job(str(tmp_path), "reference", str(tmp_path / "reference"))
     expected = train(alone)
-    old = alone.but(name="old", directory=str(tmp_path / "ckpt"), slow_s=0.05)
+    clock = {"all_clocks_off_s": off_s}
+    old = alone.but(name="old", directory=str(tmp_path / "ckpt"), slow_s=0.05, options=clock)
     process = start(old)
     wait_for(lambda: len(steps(old)) >= 5 and len(committed(old)) >= 2, process, old)
     os.kill(process.pid, signal.SIGSTOP)  # as a machine that hangs; it wakes up when its successor is at work

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import traceback
@@ -17,7 +16,6 @@ from resume_core.storage import (
     CheckpointWriter,
     Lineage,
     Manifest,
-    Sink,
     Slot,
     Store,
     prune,
@@ -25,6 +23,8 @@ from resume_core.storage import (
     read_file,
     verify,
 )
+
+from .faults import Faults
 
 FILES = ("model.safetensors", "training.safetensors", "training.json")
 
@@ -102,101 +102,6 @@ def tree(store: Store, prefix: str = "") -> list[str]:
         key = f"{prefix}/{name}" if prefix else name
         found += [key] if store.exists(key) else tree(store, key)
     return found
-
-
-class Faults:
-    """Counts operations and does something bad at the n-th (from 0); by default raises "disk full"."""
-
-    def __init__(self, fail_at: int, action: Callable[[], None] | None = None):
-        self.num_operations = 0
-        self.fail_at = fail_at
-        self.action = action or self._raise
-        self.failed = ""
-
-    def step(self, name: str) -> None:
-        if self.reached(name):
-            self.action()
-
-    def reached(self, name: str) -> bool:
-        number = self.num_operations
-        self.num_operations += 1
-        if number == self.fail_at:
-            self.failed = name
-        return number == self.fail_at
-
-    @staticmethod
-    def _raise() -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-class FaultyStore(Store):
-    """A store of which one operation fails, before or (``late``) after it took effect."""
-
-    def __init__(self, inner: Store, faults: Faults, late: bool = False):
-        self.inner = inner
-        self.url = inner.url
-        self.faults = faults
-        self.late = late
-
-    def _do(self, name, *args):
-        if not self.late:
-            self.faults.step(name)
-        result = getattr(self.inner, name)(*args)
-        if self.late:
-            self.faults.step(name)
-        return result
-
-    def create(self, key, data):
-        return self._do("create", key, data)
-
-    def put(self, key, data):
-        self._do("put", key, data)
-
-    def open_sink(self, key, size_bytes):
-        self.faults.step("open_sink")
-        return FaultySink(self.inner.open_sink(key, size_bytes), size_bytes, self.faults)
-
-    def read(self, key):
-        return self._do("read", key)
-
-    def size(self, key):
-        return self._do("size", key)
-
-    def read_into(self, key, offset_bytes, view):
-        self._do("read_into", key, offset_bytes, view)
-
-    def list(self, prefix):
-        return self._do("list", prefix)
-
-    def exists(self, key):
-        return self._do("exists", key)
-
-    def delete(self, key):
-        self._do("delete", key)
-
-    def delete_tree(self, prefix):
-        self._do("delete_tree", prefix)
-
-    def delete_empty(self, prefix):
-        self._do("delete_empty", prefix)
-
-
-class FaultySink(Sink):
-    def __init__(self, inner: Sink, size_bytes: int, faults: Faults):
-        super().__init__("faulty", size_bytes)
-        self.inner = inner
-        self.faults = faults
-
-    def _write(self, offset_bytes, data):
-        self.faults.step("write_at")
-        self.inner.write_at(offset_bytes, data)
-
-    def _finish(self):
-        self.faults.step("close")
-        self.inner.__exit__(None, None, None)
-
-    def _abort(self):
-        self.inner.__exit__(RuntimeError, RuntimeError(), None)
 
 
 class FaultyOs:

@@ -13,6 +13,7 @@ from resume_core.storage import (
     read_manifest,
 )
 
+from .faults import Faults, FaultyStore
 from .helpers import FILES, Run, candidates, load, paths, payload, save, tree, write_ranks
 
 SLOT = Slot("attempt-0001-7f3a", "step-000000500", 0)
@@ -162,10 +163,38 @@ def test_only_rank_0_commits(store):
 
 def test_discard_frees_what_a_failed_save_wrote(store):
     run = Run(store)
-    for writer in write_ranks(store, run.slots.take(500), "a"):
+    slot = run.slots.take(500)
+    first, other = CheckpointWriter(store, slot, 0, 2), CheckpointWriter(store, slot, 1, 2)
+    first.write_file("model.safetensors", b"a")
+    first.write_part()
+    other.write_file("rank-00001.json", b"{}")
+    for writer in (first, other):
         writer.discard()
     assert tree(store) == [f"{run.attempt.name}/attempt.json"]
     assert store.list(run.attempt.name) == ["attempt.json"]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["seen", "not seen"])
+def test_a_commit_that_failed_after_it_took_effect_stays_whole(store, again):
+    run = Run(store)
+    slot = run.slots.take(1)
+    writers = write_ranks(store, slot, "a")
+    writers[0]._store = FaultyStore(store, Faults(4, lasting=again), late=True)  # a look, two parts, a look, the put
+    with pytest.raises(OSError, match="No space"):
+        writers[0].commit({"tag": "a"}, still_newest=lambda: None)
+    writers[0].discard()
+    assert load(store, candidates(store)[0]) == "a"
+
+
+def test_a_rank_whose_part_may_have_been_seen_deletes_nothing(store):
+    slot = Run(store).slots.take(1)
+    other = CheckpointWriter(store, slot, 1, 2)
+    other.write_file("rank-00001.json", b"{}")
+    other._store = FaultyStore(store, Faults(0), late=True)
+    with pytest.raises(OSError, match="No space"):
+        other.write_part()
+    other.discard()
+    assert store.list(slot.path) == ["part-00001.json", "rank-00001.json"]
 
 
 def test_a_step_that_was_used_gets_a_suffix(store):

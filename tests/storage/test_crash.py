@@ -8,7 +8,8 @@ import pytest
 
 from resume_core.storage import Lineage, direct, local, open_store
 
-from .helpers import Faults, FaultyOs, FaultyStore, Run, candidates, die, in_child, load, tree
+from .faults import Faults, FaultyStore
+from .helpers import FaultyOs, Run, candidates, die, in_child, load, tree
 
 
 @pytest.fixture(autouse=True)

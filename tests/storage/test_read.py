@@ -22,7 +22,8 @@ from resume_core.storage import (
     verify,
 )
 
-from .helpers import Faults, FaultyStore, Run, load, payload, tree
+from .faults import Faults, FaultyStore
+from .helpers import Run, load, payload, tree
 
 MODEL = "model.safetensors"
 
@@ -136,6 +137,16 @@ def test_files_swapped_between_checkpoints_are_found(store, run, ref):
             verify([store], ref)
         store.put(f"{ref.path}/{name}", mine)
     assert load(store, ref) == "a"
+
+
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+def test_files_swapped_between_ranks_are_found(store, ref, suffix):
+    keys = [f"{ref.path}/rank-0000{rank}{suffix}" for rank in range(2)]
+    contents = [store.read(key) for key in keys]
+    for key, content in zip(keys, reversed(contents), strict=True):
+        store.put(key, content)
+    with pytest.raises(CorruptCheckpointError, match=rf"rank-0000[01]{suffix} of the checkpoint {ref.path} is damaged"):
+        verify([store], ref)
 
 
 def test_a_manifest_from_another_checkpoint_is_found(store, run, ref):

@@ -7,7 +7,8 @@ import pytest
 from resume_core.policy import Keep
 from resume_core.storage import Pruned, prune
 
-from .helpers import Faults, FaultyStore, Run, candidates, load, paths, tree, write_ranks
+from .faults import Faults, FaultyStore
+from .helpers import Run, candidates, load, paths, tree, write_ranks
 
 
 def folders(store):

@@ -19,7 +19,8 @@ from resume_core.storage import open_store
 from resume_core.storage.local import LocalStore, make_folder
 from resume_core.storage.store import FsspecStore
 
-from .helpers import Faults, FaultyOs, in_child, tree
+from .faults import Faults
+from .helpers import FaultyOs, in_child, tree
 
 
 def interrupt_a_sink(store, key, error):
@@ -607,3 +608,18 @@ def test_a_read_that_the_system_cuts_short_goes_on_where_it_stopped(local_store,
     views = [memoryview(bytearray(size)) for size in (1, 30, 0, 64, 5, 50)]
     local_store.read_scattered("a", 10, views)
     assert b"".join(views) == data[10:160]
+
+
+def test_a_folder_whose_parent_another_process_makes_at_that_moment_is_made(tmp_path, monkeypatch):
+    plain, calls = os.mkdir, []
+
+    def late(path, *args):
+        calls.append(path)
+        if len(calls) == 1:
+            plain(tmp_path / "root")
+            raise FileNotFoundError(2, "no parent when we looked", str(path))
+        plain(path, *args)
+
+    monkeypatch.setattr("resume_core.storage.local.os.mkdir", late)
+    make_folder(str(tmp_path / "root" / "attempt"))
+    assert (tmp_path / "root" / "attempt").is_dir()

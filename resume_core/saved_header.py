@@ -1,0 +1,106 @@
+"""What the header of a manifest says about its run.
+
+The seal of a manifest says that nothing was altered by accident, not who wrote it. So every field is checked for what
+a session writes there, and anything else is damage, found before it can steer anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from resume_core.capture.runconfig import from_json
+from resume_core.errors import CorruptCheckpointError
+from resume_core.origin import ORIGIN, Origin
+from resume_core.state import Progress, RunConfig
+from resume_core.storage import Manifest
+
+__all__ = ["Header", "fit_of", "header_of", "origin_of"]
+
+_MAX_COUNT = 10**18  # the steps that a folder's name can hold
+
+
+@dataclass(frozen=True)
+class Header:
+    """The fields that decide how a run goes on.
+
+    Attributes:
+        progress: where the checkpoint was taken.
+        key: the run's root of all data randomness.
+        config: of the run.
+        finished: how training had ended, None for a checkpoint from before its end.
+        origin: what the run had started from, None when it began anew.
+    """
+
+    progress: Progress
+    key: int
+    config: RunConfig
+    finished: Mapping[str, Any] | None
+    origin: Origin | None
+
+
+def header_of(manifest: Manifest) -> Header:
+    """The header of a checkpoint.
+
+    Raises:
+        CorruptCheckpointError: a field is missing, or holds what no session writes.
+    """
+    try:
+        progress, key = _progress(manifest.header["progress"]), manifest.header["key"]
+        if type(key) is not int or not 0 <= key < 2**64:
+            raise ValueError(f"the key {key!r:.80}")
+        config = from_json(manifest.header["config"])
+    except (KeyError, TypeError, ValueError, CorruptCheckpointError) as error:
+        raise _corrupt(manifest, error) from error
+    return Header(progress, key, config, fit_of(manifest)[1], origin_of(manifest))
+
+
+def fit_of(manifest: Manifest) -> tuple[int, Mapping[str, Any] | None]:
+    """The place of the fit that a checkpoint belongs to, and how that fit had ended.
+
+    Raises:
+        CorruptCheckpointError: as for `header_of`.
+    """
+    fit, finished = manifest.header.get("fit", 0), manifest.header.get("finished")
+    if not _is_count(fit) or not (finished is None or _is_ending(finished)):
+        raise _corrupt(manifest, f"fit {fit!r:.80}, finished {finished!r:.80}")
+    return fit, finished
+
+
+def origin_of(manifest: Manifest) -> Origin | None:
+    """What the run of a checkpoint had started from, None when it began anew.
+
+    Raises:
+        CorruptCheckpointError: as for `header_of`.
+    """
+    try:
+        return Origin.from_dict(manifest.header.get(ORIGIN))
+    except (KeyError, TypeError) as error:
+        raise _corrupt(manifest, error) from error
+
+
+def _progress(saved: Mapping[str, Any]) -> Progress:
+    progress = Progress(**saved)
+    for field in fields(Progress):
+        value = getattr(progress, field.name)
+        if not (type(value) is bool if type(field.default) is bool else _is_count(value)):
+            raise ValueError(f"the progress {field.name}={value!r:.80}")
+    return progress
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _MAX_COUNT
+
+
+def _is_ending(finished: Any) -> bool:
+    if not isinstance(finished, Mapping) or type(finished.get("cause")) is not str:
+        return False
+    reached = finished.get("reached")
+    return isinstance(reached, Mapping) and all(type(value) in (int, float) for value in reached.values())
+
+
+def _corrupt(manifest: Manifest, problem: object) -> CorruptCheckpointError:
+    path = manifest.ref.path
+    what = repr(problem) if isinstance(problem, Exception) else problem
+    return CorruptCheckpointError(f"the header of {path} cannot be understood: {what}", path=path)
