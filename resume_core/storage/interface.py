@@ -8,6 +8,7 @@ from types import TracebackType
 
 from resume_core.errors import CorruptCheckpointError
 from resume_core.storage.digest import BytesLike, byte_view
+from resume_core.storage.paths import validate_key
 
 __all__ = ["MAX_READ_BYTES", "Names", "Sink", "Store", "refuse_large", "scatter"]
 
@@ -44,7 +45,8 @@ class Sink(ABC):
     """A file being written. Use it as a context manager.
 
     A normal exit makes the file durable under its key; an exception, of whatever kind, leaves the key as it was.
-    Every byte must have been written once by then.
+    Every byte must have been written once by then. The memory that was written from stays unchanged until the block is
+    left: it may still be on its way.
     """
 
     def __init__(self, path: str, size_bytes: int) -> None:
@@ -90,7 +92,7 @@ class Sink(ABC):
 
     @abstractmethod
     def _write(self, offset_bytes: int, data: memoryview) -> None:
-        """Take ``data``; the caller may reuse its memory afterwards."""
+        """Take ``data``, whose memory stays as it is until the sink is closed."""
 
     @abstractmethod
     def _finish(self) -> None:
@@ -109,12 +111,14 @@ class Store(ABC):
     Methods may be called from several threads and processes.
 
     Attributes:
-        url: the root, as messages show it.
+        url: the root, as messages show it: without credentials.
         num_parallel_reads: how many reads at once make a large file come fastest.
+        late_writes: whether a write that failed may still take effect afterwards, as a request can that is on its way.
     """
 
     url: str
     num_parallel_reads: int = 4
+    late_writes: bool = False
 
     def locate(self, key: str) -> str:
         """Where ``key`` lies, for messages."""
@@ -201,3 +205,15 @@ class Store(ABC):
     @abstractmethod
     def delete_empty(self, prefix: str) -> None:
         """Delete the folder ``prefix`` if nothing is in it; otherwise, and where stores have no folders, do nothing."""
+
+    def abandon_uploads(self, prefix: str) -> int:
+        """Drop every unfinished upload below ``prefix``, which no listing shows and which costs space.
+
+        Only for what no living process writes: an upload that is dropped cannot be finished.
+
+        Returns:
+            How many there were; 0 where there is no such thing.
+        """
+        if prefix:
+            validate_key(prefix)
+        return 0
