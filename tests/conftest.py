@@ -29,6 +29,15 @@ def s3(seaweedfs, monkeypatch, tmp_path):
 
 
 @pytest.fixture
+def s3_proxy(s3):
+    """A proxy in front of the server that can break requests; see `FaultProxy`."""
+    from servers.faultproxy import FaultProxy
+
+    with FaultProxy(s3.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
 def s3_url(s3):
     """A place of its own on the server."""
     from servers.seaweedfs import BUCKET

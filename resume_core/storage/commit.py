@@ -141,6 +141,7 @@ class CheckpointWriter:
         self._files: dict[str, FileRecord] = {}
         self._closed = False
         self._ready = False  # the part is written, or may be
+        self._is_late = False  # the manifest was asked for, of a store that may write it even when it says no
 
     def write_file(self, name: str, buffer: BytesLike) -> FileRecord:
         """Write one file, durably; the digests are taken in the same pass over the memory.
@@ -210,14 +211,16 @@ class CheckpointWriter:
         manifest = Manifest(self._slot.attempt, self._slot.name, self._slot.serial, self._world_size, files, header)
         data = manifest.to_bytes()
         still_newest()
+        self._is_late = self._store.late_writes
         self._store.put(self._key(MANIFEST_FILE), data)
         return manifest
 
     def discard(self) -> None:
         """Delete what this rank wrote, after a save that failed; frees the space for the next try.
 
-        What cannot be deleted is left to retention, and so is all of it when the checkpoint may be committed: an error
-        can come after the file is there, as from the sync of its folder. Never call it after ``commit`` returned.
+        What cannot be deleted is left to retention, and so is all of it when the checkpoint may be committed, or may
+        become so: an error can come after the file is there, as from the sync of its folder, or before, from a request
+        that got no answer (``Store.late_writes``). Never call it after ``commit`` returned.
         """
         if self._may_be_committed():
             return
@@ -230,6 +233,8 @@ class CheckpointWriter:
     def _may_be_committed(self) -> bool:
         if not self._ready:
             return False
+        if self._is_late:
+            return True
         try:
             # rank 0 commits as soon as it sees the part of this rank, and no other rank hears when
             return self._rank != 0 or self._store.exists(self._key(MANIFEST_FILE))

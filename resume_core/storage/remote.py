@@ -179,7 +179,7 @@ class FsspecStore(Store):
     def _require_file(self, key: str) -> dict[str, Any]:
         info = self._info(key)
         if info is None or info["type"] != "file":
-            raise FileNotFoundError(errno.ENOENT, "no such file", self.locate(key))
+            raise FileNotFoundError(errno.ENOENT, f"{self.locate(key)}: no such file")
         return info
 
     def _children(self, prefix: str) -> dict[str, str]:

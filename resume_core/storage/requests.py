@@ -1,9 +1,9 @@
 """What every request to a remote store goes through: a deadline, and further tries when the network is to blame.
 
-A request that moves n bytes may take ``DEADLINE_S + n / MIN_BYTES_PER_S`` seconds: a peer that never answers is given
-up, a slow link is not. Each further try may take twice as long as the one before, which finds the pace of links that
-are slower still. Between tries lies a pause that grows and is drawn at random, so that many ranks do not come back at
-once. After ``GIVE_UP_S`` seconds no further try begins.
+`Patience` has the numbers. A request may take so long as its bytes need on a slow link: a peer that never answers is
+given up, a slow link is not. Each further try may take twice as long as the one before, which finds the pace of links
+that are slower still. Between tries lies a pause that grows and is drawn at random, so that many ranks do not come back
+at once.
 
 The deadline holds for file systems with an event loop, where a request can be cancelled: nothing of it is read or
 written once it was given up. Others (memory, SFTP, SMB) keep the timeouts of their own.
@@ -18,6 +18,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception, stop_after_delay
@@ -26,20 +27,32 @@ from tenacity.wait import wait_random_exponential
 from resume_core.errors import ResumeError
 from resume_core.storage.redact import Redactor
 
-__all__ = ["Requests", "is_transient"]
+__all__ = ["Patience", "Requests", "is_transient"]
 
 _T = TypeVar("_T")
 
-DEADLINE_S = 30.0
-"""Seconds that a request without data may take."""
 
-MIN_BYTES_PER_S = 256 * 1024
-"""The pace, of each of several requests at once, below which a first try is given up."""
+@dataclass(frozen=True)
+class Patience:
+    """How long a store waits.
 
-GIVE_UP_S = 120.0
-"""Seconds after which a request that failed is not tried again."""
+    Attributes:
+        deadline_s: seconds that a request without data may take.
+        min_bytes_per_s: the pace, of each of several requests at once, below which a first try is given up.
+        give_up_s: seconds after which a request that failed is not tried again.
+        first_pause_s: the most that lies between the first two tries; then twice as much each time...
+        max_pause_s: ...up to this.
+    """
 
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 15.0
+    deadline_s: float = 30.0
+    min_bytes_per_s: float = 256 * 1024
+    give_up_s: float = 120.0
+    first_pause_s: float = 0.5
+    max_pause_s: float = 15.0
+
+
+PATIENCE = Patience()
+"""That of every store."""
 
 _log = logging.getLogger("exact_resume")
 
@@ -73,6 +86,7 @@ class Requests:
         retry_if: Callable[[BaseException], bool] = is_transient,
     ) -> None:
         self._loop, self._redactor, self._retry_if = loop, redactor, retry_if
+        self.patience = PATIENCE
 
     def run(self, what: str, call: Callable[[], Any], size_bytes: int = 0) -> Any:
         """Make a request and wait for it.
@@ -106,7 +120,7 @@ class Requests:
         return asyncio.run_coroutine_threadsafe(self._try(what, call, size_bytes), self._loop)
 
     async def _try(self, what: str, call: Callable[[], Awaitable[_T]], size_bytes: int) -> _T:
-        deadline_s = DEADLINE_S + size_bytes / MIN_BYTES_PER_S
+        deadline_s = self.patience.deadline_s + size_bytes / self.patience.min_bytes_per_s
 
         async def once() -> _T:
             nonlocal deadline_s
@@ -129,8 +143,8 @@ class Requests:
 
         return {
             "retry": retry_if_exception(self._retry_if),
-            "wait": wait_random_exponential(multiplier=FIRST_PAUSE_S, max=MAX_PAUSE_S),
-            "stop": stop_after_delay(GIVE_UP_S),
+            "wait": wait_random_exponential(multiplier=self.patience.first_pause_s, max=self.patience.max_pause_s),
+            "stop": stop_after_delay(self.patience.give_up_s),
             "before_sleep": report,
             "reraise": True,
         }
@@ -143,7 +157,8 @@ class Requests:
         kind, code = (type(error), error.errno) if isinstance(error, OSError) else (OSError, errno.EIO)
         if kind.__module__ != "builtins":  # a library's own can need other arguments
             kind = OSError
-        raise kind(code or errno.EIO, self._message(error), what) from cause
+        # the place is part of the text: asyncio makes timeouts anew on their way here and loses a file name
+        raise kind(code or errno.EIO, f"{what}: {self._message(error)}") from cause
 
     def _message(self, error: BaseException | None) -> str:
         text = error.strerror or str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"

@@ -20,7 +20,7 @@ from resume_core.storage.interface import Sink, refuse_large
 from resume_core.storage.paths import join_key, validate_key
 from resume_core.storage.redact import split_user
 from resume_core.storage.remote import FsspecStore
-from resume_core.storage.requests import DEADLINE_S, is_transient
+from resume_core.storage.requests import PATIENCE, is_transient
 from resume_core.storage.sinks import OrderedSink
 
 __all__ = ["S3Store"]
@@ -117,23 +117,30 @@ class S3Store(FsspecStore):
 
     def abandon_uploads(self, prefix: str) -> int:
         """See ``Store.abandon_uploads``."""
-        num_abandoned = 0
-        for name, upload in list(self._uploads(prefix)):
-            with contextlib.suppress(FileNotFoundError):  # it has come to its end meanwhile
-                self._call("abort_multipart_upload", name, UploadId=upload)
-                num_abandoned += 1
-        return num_abandoned
+        return sum(self.drop_upload(key, upload) for key, upload in list(self.uploads(self._below(prefix))))
 
-    def _uploads(self, prefix: str) -> Iterator[tuple[str, str]]:
-        """Key and id of every unfinished upload below ``prefix``."""
-        root, position = self._below(""), dict[str, Any]()
+    def drop_upload(self, key: str, upload: str) -> bool:
+        """End an upload without an object; False when it had come to its end already."""
+        try:
+            self._call("abort_multipart_upload", key, UploadId=upload)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def uploads(self, start: str) -> Iterator[tuple[str, str]]:
+        """Key and id of every unfinished upload of an object whose name in the bucket begins with ``start``."""
+        root_bytes, position = len(self._below("")), dict[str, Any]()
         while True:
-            page = self._list("list_multipart_uploads", prefix, **position)
+            page = self._list("list_multipart_uploads", start, **position)
             for upload in page.get("Uploads", ()):
-                yield upload["Key"][len(root) :], upload["UploadId"]
+                yield upload["Key"][root_bytes:], upload["UploadId"]
             if not page.get("IsTruncated"):
                 return
             position = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    def object_name(self, key: str) -> str:
+        """The name of an object in the bucket."""
+        return join_key(self._prefix, validate_key(key))
 
     # ---- one request each
 
@@ -144,9 +151,6 @@ class S3Store(FsspecStore):
         status = reply.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return status == 429 or (status >= 500 and status != 501) or reply["Error"].get("Code") in _PASSING
 
-    def _object(self, key: str) -> str:
-        return join_key(self._prefix, validate_key(key))
-
     def _below(self, prefix: str) -> str:
         folder = join_key(self._prefix, prefix and validate_key(prefix))
         return f"{folder}/" if folder else ""
@@ -155,14 +159,15 @@ class S3Store(FsspecStore):
         return self._requests.run(self.locate(key), call, size_bytes)
 
     def _prepare(self, method: str, key: str, **kwargs: Any) -> Any:
-        return partial(self._fs._call_s3, method, Bucket=self._bucket, Key=self._object(key), **kwargs)
+        return partial(self._fs._call_s3, method, Bucket=self._bucket, Key=self.object_name(key), **kwargs)
 
     def _call(self, method: str, key: str, size_bytes: int = 0, **kwargs: Any) -> dict[str, Any]:
         return dict(self._run(key, self._prepare(method, key, **kwargs), size_bytes))
 
-    def _list(self, method: str, prefix: str, **kwargs: Any) -> dict[str, Any]:
-        call = partial(self._fs._call_s3, method, Bucket=self._bucket, Prefix=self._below(prefix), **kwargs)
-        return dict(self._run(prefix, call))
+    def _list(self, method: str, start: str, **kwargs: Any) -> dict[str, Any]:
+        """A page of what begins with ``start``."""
+        call = partial(self._fs._call_s3, method, Bucket=self._bucket, Prefix=start, **kwargs)
+        return dict(self._requests.run(f"s3://{self._bucket}/{start}", call))
 
     def _pipe(self, key: str, data: bytes, **mode: str) -> None:
         condition = {"IfNoneMatch": "*"} if mode else {}
@@ -177,11 +182,11 @@ class S3Store(FsspecStore):
 
     def _children(self, prefix: str) -> dict[str, str]:
         found, position = dict[str, str](), dict[str, Any]()
-        start = len(self._below(prefix))
+        start = self._below(prefix)
         while True:
-            page = self._list("list_objects_v2", prefix, Delimiter="/", **position)
-            found |= {entry["Key"][start:]: "file" for entry in page.get("Contents", ())}
-            found |= {entry["Prefix"][start:-1]: "directory" for entry in page.get("CommonPrefixes", ())}
+            page = self._list("list_objects_v2", start, Delimiter="/", **position)
+            found |= {entry["Key"][len(start) :]: "file" for entry in page.get("Contents", ())}
+            found |= {entry["Prefix"][len(start) : -1]: "directory" for entry in page.get("CommonPrefixes", ())}
             if not page.get("IsTruncated"):
                 found.pop("", None)  # some tools put an object there to mark a folder
                 return found
@@ -206,16 +211,15 @@ class S3Store(FsspecStore):
         try:
             return write()
         except FileNotFoundError as error:  # there are no folders: it is the bucket
-            raise FileNotFoundError(
-                errno.ENOENT, f"the bucket {self._bucket} does not exist; create it first", self.locate(key)
-            ) from error
+            text = f"{self.locate(key)}: the bucket {self._bucket} does not exist; create it first"
+            raise FileNotFoundError(errno.ENOENT, text) from error
 
 
 def _with_defaults(options: dict[str, Any]) -> dict[str, Any]:
     """One try a request, fit for many at once; what the user says goes first."""
     config = {
         "connect_timeout": 10,
-        "read_timeout": DEADLINE_S,
+        "read_timeout": PATIENCE.deadline_s,
         "max_pool_connections": _CONNECTIONS,
         "retries": {"total_max_attempts": 1},
     }
@@ -242,9 +246,9 @@ def _code(error: BaseException) -> str:
 def _is_of_network(error: BaseException) -> bool:
     """Whether the way to the server failed; not what botocore refuses by itself, as for want of credentials."""
     from aiohttp import ClientError
-    from botocore.exceptions import BotoCoreError, HTTPClientError, IncompleteReadError, ResponseStreamingError
+    from botocore.exceptions import BotoCoreError, ConnectionError, HTTPClientError, IncompleteReadError
 
-    if isinstance(error, (ClientError, HTTPClientError, IncompleteReadError, ResponseStreamingError)):
+    if isinstance(error, (ClientError, ConnectionError, HTTPClientError, IncompleteReadError)):
         return True
     return is_transient(error) and not isinstance(error, BotoCoreError)
 
@@ -260,6 +264,7 @@ class _UploadSink(OrderedSink):
         self._pieces: list[memoryview] = []
         self._filled_bytes = 0
         self._upload = ""
+        self._num_begun = 0  # uploads that exist, perhaps: a reply that got lost has named one
         self._mark = secrets.token_hex(16)
         self._parts: list[Future[Any]] = []
 
@@ -274,11 +279,14 @@ class _UploadSink(OrderedSink):
 
     def _send(self) -> None:
         if not self._upload:
-            reply = self._store._call("create_multipart_upload", self._key, Metadata={_MARK: self._mark})
-            self._upload = reply["UploadId"]
+            self._upload = self._store._run(self._key, self._begin)["UploadId"]
         self._await_room()
         call = self._prepare("upload_part", PartNumber=len(self._parts) + 1, Body=self._take())
         self._parts.append(self._store._requests.start(self._path, call, self._part_bytes))
+
+    def _begin(self) -> Any:
+        self._num_begun += 1
+        return self._store._prepare("create_multipart_upload", self._key, Metadata={_MARK: self._mark})()
 
     def _take(self) -> bytes:
         body, self._pieces, self._filled_bytes = b"".join(self._pieces), [], 0
@@ -304,6 +312,8 @@ class _UploadSink(OrderedSink):
         except OSError:
             if not self._is_there():
                 raise
+        if self._num_begun > 1:
+            self._abandon()
 
     def _is_there(self) -> bool:
         """Whether the object is the one of this upload: the reply to its completion can get lost."""
@@ -317,13 +327,18 @@ class _UploadSink(OrderedSink):
         self._early.clear()
         for part in self._parts:
             part.cancel()
-        if not self._upload:
-            return
+        if self._num_begun:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Drop every unfinished upload of this file: ours, and those that we were not told of."""
         try:
-            self._store._run(self._key, self._prepare("abort_multipart_upload"))
-        except FileNotFoundError:
-            pass  # it is gone already
+            if self._upload and self._num_begun == 1:
+                self._store.drop_upload(self._key, self._upload)
+                return
+            for key, upload in list(self._store.uploads(self._store.object_name(self._key))):
+                if key == self._key:
+                    self._store.drop_upload(key, upload)
         except OSError as error:
-            _log.warning(
-                "%s: an unfinished upload is left, which the next start of the job abandons: %s", self._path, error
-            )
+            text = "an unfinished upload is left, which the next start of the job abandons"
+            _log.warning("%s: %s: %s", self._path, text, error)

@@ -32,5 +32,4 @@ def memory_store():
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch):
     """Requests are tried again as ever, and given up after half a second."""
-    monkeypatch.setattr(requests, "GIVE_UP_S", 0.5)
-    monkeypatch.setattr(requests, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(requests, "PATIENCE", requests.Patience(give_up_s=0.5, first_pause_s=0.02))
