@@ -34,7 +34,7 @@ background thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -187,8 +187,7 @@ class CheckpointWriter:
         Raises:
             OSError: the store cannot be listed.
         """
-        present = set(self._store.list(self._slot.path))
-        return tuple(rank for rank in range(self._world_size) if part_file(rank) not in present)
+        return self._without_part(self._store.list(self._slot.path))
 
     def commit(self, header: JsonMapping, *, still_newest: Callable[[], object]) -> Manifest:
         """Commit the checkpoint; rank 0 only.
@@ -256,15 +255,19 @@ class CheckpointWriter:
         if name in self._files:
             raise ValueError(f"{name} of {self._slot.path} is written already")
 
+    def _without_part(self, present: Iterable[str]) -> tuple[int, ...]:
+        names = set(present)
+        return tuple(rank for rank in range(self._world_size) if part_file(rank) not in names)
+
     def _collect(self) -> tuple[FileRecord, ...]:
-        missing = self.missing_ranks()
+        present = set(self._store.list(self._slot.path))
+        missing = self._without_part(present)
         if missing:
             raise self._failed(f"the parts of the ranks {_shortened(missing)} of {self._world_size} are missing")
         try:
             files = tuple(record for rank in range(self._world_size) for record in self._read_part(rank).files)
         except CorruptCheckpointError as error:
             raise self._failed(str(error)) from error
-        present = set(self._store.list(self._slot.path))
         gone = [record.name for record in files if record.name not in present]
         if gone:
             raise self._failed(f"the files {_shortened(gone)} are gone; was the folder deleted?")

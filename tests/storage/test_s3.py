@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 
 import pytest
 
@@ -81,3 +82,9 @@ def test_unfinished_uploads_below_a_prefix_are_abandoned_and_no_others(store, sm
     assert tree(store) == ["attempt-0001-aaaa/whole"]
     assert store.abandon_uploads("") == 2
     assert unfinished(store) == []
+
+
+def test_a_missing_bucket_is_said_when_a_run_looks_for_its_checkpoints(s3):
+    store = open_store(f"s3://{uuid.uuid4().hex}/run", s3.storage_options)
+    with pytest.raises(FileNotFoundError, match="bucket does not exist"):
+        store.list("")

@@ -15,7 +15,7 @@ from servers.seaweedfs import options
 from resume_core.storage import open_store
 from resume_core.storage import s3 as s3_module
 
-from .helpers import tree
+from .helpers import Run, save, tree
 
 pytestmark = [pytest.mark.s3, pytest.mark.timeout(60)]
 
@@ -183,11 +183,11 @@ def test_a_claim_that_somebody_else_has_made_meanwhile_is_theirs(store, direct, 
 
 
 def test_a_link_that_is_slow_and_makes_progress_is_not_given_up(store, direct, s3_proxy):
-    hurry(store, deadline_s=1, min_bytes_per_s=MIB)
-    s3_proxy.rule = lambda request: Fault(bytes_per_s=3 * MIB) if request.operation == "UploadPart" else None
+    hurry(store, deadline_s=2, min_bytes_per_s=MIB, give_up_s=20)
+    s3_proxy.rule = lambda request: Fault(bytes_per_s=1.5 * MIB) if request.operation == "UploadPart" else None
     start = time.monotonic()
     write(store)
-    assert time.monotonic() - start > 1  # longer than a request without data may take
+    assert time.monotonic() - start > 2  # longer than a request without data may take
     assert direct.read("a/large") == DATA
     assert s3_proxy.count()["UploadPart"] == 2
 
@@ -229,6 +229,15 @@ def test_no_request_is_made_twice_when_all_is_well(store, s3_proxy):
         "ListObjects": 1,
         "DeleteObject": 1,
     }
+
+
+def test_a_commit_makes_one_request_a_file_and_four_more(store, s3_proxy):
+    run = Run(store)
+    slot = run.slots.take(1)
+    s3_proxy.requests.clear()
+    save(store, slot, "s1", run.attempt, world_size=1)
+    # listed: the folder, and the attempts; read: the part
+    assert s3_proxy.count() == {"PutObject": 5 + 1 + 1, "ListObjects": 2, "GetObject": 1}
 
 
 def test_a_server_that_is_killed_within_an_upload_and_comes_back_gets_it_all(seaweedfs, store, direct, s3_proxy):
