@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from random import SystemRandom
 from typing import Any, NoReturn, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception, stop_after_delay
-from tenacity.wait import wait_random_exponential
 
 from resume_core.errors import ResumeError
 from resume_core.storage.redact import Redactor
@@ -50,10 +50,16 @@ class Patience:
     first_pause_s: float = 0.5
     max_pause_s: float = 15.0
 
+    def pause_s(self, num_tries: int) -> float:
+        """Seconds to wait after the last of ``num_tries``."""
+        return _chance.uniform(0, min(self.max_pause_s, self.first_pause_s * 2.0 ** min(num_tries - 1, 30)))
+
 
 PATIENCE = Patience()
 """That of every store."""
 
+# not `random` itself, as tenacity's own pauses: a retry would change what the training script draws from it
+_chance = SystemRandom()
 _log = logging.getLogger("exact_resume")
 
 _REFUSALS = (
@@ -143,7 +149,7 @@ class Requests:
 
         return {
             "retry": retry_if_exception(self._retry_if),
-            "wait": wait_random_exponential(multiplier=self.patience.first_pause_s, max=self.patience.max_pause_s),
+            "wait": lambda state: self.patience.pause_s(state.attempt_number),
             "stop": stop_after_delay(self.patience.give_up_s),
             "before_sleep": report,
             "reraise": True,

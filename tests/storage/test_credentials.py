@@ -82,7 +82,9 @@ def test_an_error_that_shows_a_credential_loses_it_with_its_cause(caplog):
 
 
 def test_a_missing_package_is_named_with_the_way_to_get_it(monkeypatch):
-    monkeypatch.delitem(importlib.import_module("fsspec.registry")._registry, "s3", raising=False)  # loaded by another test
+    monkeypatch.delitem(
+        importlib.import_module("fsspec.registry")._registry, "s3", raising=False
+    )  # loaded by another test
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(ImportError, match=r'pip install "exact-resume\[s3\]"'):
         open_store("s3://bucket/run", {"key": "uncached"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import threading
 import time
 from dataclasses import replace
@@ -88,6 +89,7 @@ def unfinished(store):
 @pytest.mark.parametrize("name", PASSING)
 def test_every_operation_outlasts(store, direct, s3_proxy, name):
     fault, number = PASSING[name]
+    drawn = random.getstate()
     hurry(store, give_up_s=10)
     hurry_for(store, fault)
     rules = [first(number, fault, name) for name in ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")]
@@ -109,6 +111,7 @@ def test_every_operation_outlasts(store, direct, s3_proxy, name):
     s3_proxy.rule = first(number, fault, "PutObject")
     assert store.create("a/claim", b"ours") is True
     assert direct.read("a/claim") == b"ours"
+    assert random.getstate() == drawn  # which belongs to the training script
 
 
 @pytest.mark.parametrize("name", LASTING)
