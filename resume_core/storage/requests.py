@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
@@ -92,6 +93,7 @@ class Requests:
         retry_if: Callable[[BaseException], bool] = is_transient,
     ) -> None:
         self._loop, self._redactor, self._retry_if = loop, redactor, retry_if
+        self._pid = os.getpid()
         self.patience = PATIENCE
 
     def run(self, what: str, call: Callable[[], Any], size_bytes: int = 0) -> Any:
@@ -121,8 +123,14 @@ class Requests:
             self._raise(what, error)
 
     def start(self, what: str, call: Callable[[], Awaitable[_T]], size_bytes: int = 0) -> Future[_T]:
-        """Make a request in the background; see `run`. Cancelling the future ends it. For an event loop only."""
+        """Make a request in the background; see `run`. Cancelling the future ends it. For an event loop only.
+
+        Raises:
+            RuntimeError: the process was forked off after the store was opened.
+        """
         assert self._loop is not None
+        if os.getpid() != self._pid:
+            raise RuntimeError(f"{what}: this process was forked off, and the event loop was not: open the store again")
         return asyncio.run_coroutine_threadsafe(self._try(what, call, size_bytes), self._loop)
 
     async def _try(self, what: str, call: Callable[[], Awaitable[_T]], size_bytes: int) -> _T:

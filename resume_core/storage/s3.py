@@ -74,7 +74,8 @@ class S3Store(FsspecStore):
         except ImportError as error:
             raise ImportError(f'{self.url} needs s3fs: pip install "exact-resume[s3]"') from error
         self._fs.retries = 1
-        self._bucket, _, self._prefix = self._root.partition("/")
+        self._create_mode = {"mode": "create"}
+        self._bucket, self._prefix, _ = self._fs.split_path(self._root)  # an access point's name holds a slash
 
     def create(self, key: str, data: bytes) -> bool:
         """See ``Store.create``. Servers that do not know conditional requests get an ordinary one."""
@@ -267,6 +268,7 @@ class _UploadSink(OrderedSink):
         self._num_begun = 0  # uploads that exist, perhaps: a reply that got lost has named one
         self._mark = secrets.token_hex(16)
         self._parts: list[Future[Any]] = []
+        self._in_flight: set[Future[Any]] = set()
 
     def _append(self, piece: memoryview) -> None:
         while piece.nbytes:
@@ -283,6 +285,7 @@ class _UploadSink(OrderedSink):
         self._await_room()
         call = self._prepare("upload_part", PartNumber=len(self._parts) + 1, Body=self._take())
         self._parts.append(self._store._requests.start(self._path, call, self._part_bytes))
+        self._in_flight.add(self._parts[-1])
 
     def _begin(self) -> Any:
         self._num_begun += 1
@@ -293,9 +296,11 @@ class _UploadSink(OrderedSink):
         return body
 
     def _await_room(self) -> None:
-        while len(waiting := [part for part in self._parts if not part.done()]) >= PARTS_AT_ONCE:
-            for part in wait(waiting, return_when=FIRST_COMPLETED).done:
-                part.result()
+        """Wait until one more part may be sent; a part that has failed ends it."""
+        is_full = len(self._in_flight) >= PARTS_AT_ONCE
+        done, self._in_flight = wait(self._in_flight, None if is_full else 0, FIRST_COMPLETED)
+        for part in done:
+            part.result()
 
     def _prepare(self, method: str, **kwargs: Any) -> Any:
         return self._store._prepare(method, self._key, UploadId=self._upload, **kwargs)

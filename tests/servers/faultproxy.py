@@ -99,12 +99,15 @@ class FaultProxy:
         port: where it listens.
         rule: gives the fault of a request, None for none. Called once a request, in order.
         requests: all of them so far.
+        most_at_once: of each operation, how many requests were under way at once.
     """
 
     def __init__(self, upstream_port: int) -> None:
         self._upstream_port = upstream_port
         self.rule: Rule = lambda request: None
         self.requests: list[Request] = []
+        self.most_at_once: Counter[str] = Counter()
+        self._under_way: Counter[str] = Counter()
         self.port = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -155,7 +158,13 @@ class FaultProxy:
         """One request and its answer; False when the connection is at its end."""
         request = Request(await exchange.reader.readuntil(b"\r\n\r\n"))
         self.requests.append(request)
-        return await exchange.run(request, self.rule(request) or Fault())
+        name = request.operation
+        self._under_way[name] += 1
+        self.most_at_once[name] = max(self.most_at_once[name], self._under_way[name])
+        try:
+            return await exchange.run(request, self.rule(request) or Fault())
+        finally:
+            self._under_way[name] -= 1
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from resume_core.storage import open_store
 from resume_core.storage import s3 as s3_module
 
 from .contract import StoreContract
-from .helpers import tree
+from .helpers import in_child, tree
 
 pytestmark = [pytest.mark.s3, pytest.mark.timeout(120)]
 
@@ -88,3 +88,13 @@ def test_a_missing_bucket_is_said_when_a_run_looks_for_its_checkpoints(s3):
     store = open_store(f"s3://{uuid.uuid4().hex}/run", s3.storage_options)
     with pytest.raises(FileNotFoundError, match="bucket does not exist"):
         store.list("")
+
+
+def test_a_process_that_was_forked_off_is_told_to_open_the_store_again(store):
+    store.put("a", b"x")
+
+    def work():
+        with pytest.raises(RuntimeError, match="open the store again"):
+            store.read("a")
+
+    assert in_child(work) == 0

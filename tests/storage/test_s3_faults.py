@@ -203,6 +203,15 @@ def test_a_link_slower_than_foreseen_is_found_out_by_longer_tries(store, direct,
     assert s3_proxy.count()["UploadPart"] > 2
 
 
+def test_parts_go_up_several_at_once_and_not_more(store, direct, s3_proxy, monkeypatch):
+    monkeypatch.setattr(s3_module, "PARTS_AT_ONCE", 2)
+    data = os.urandom(22 * MIB)
+    s3_proxy.rule = lambda request: Fault(bytes_per_s=20 * MIB) if request.operation == "UploadPart" else None
+    write(store, data=data)
+    assert direct.read("a/large") == data
+    assert s3_proxy.most_at_once["UploadPart"] == 2
+
+
 def test_an_upload_that_nobody_could_abort_is_abandoned_later(store, direct, s3_proxy, caplog):
     hurry(store, give_up_s=0.1)
     broken = ("CompleteMultipartUpload", "AbortMultipartUpload")
