@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -146,6 +147,7 @@ def main() -> None:
     }
     about = {**machine(COMPARISON.packages), "load_before": load_average()}
     rows: list[Row] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # server and data are removed then, too
     try:
         with (
             tempfile.TemporaryDirectory(prefix=".benchmark-", dir=args.folder) as folder,
