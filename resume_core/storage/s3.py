@@ -1,7 +1,8 @@
 """S3, through s3fs: what its requests can do beyond what fsspec offers to all.
 
 Every request is one of s3fs' own ``_call_s3``, so its sessions, profiles, endpoints and options apply. Tries, pauses
-and deadlines are those of `requests`; s3fs and botocore make one try each.
+and deadlines are those of `requests`; s3fs and botocore make one try each. (obstore needs less of the processor, but
+cannot list or drop the uploads that a dead process left, and knows neither AWS profiles nor the options of s3fs.)
 """
 
 from __future__ import annotations

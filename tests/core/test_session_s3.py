@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from servers.faultproxy import Fault
-from servers.seaweedfs import options
+from servers.seaweedfs import options, quick
 
 from resume_core import Keep, SaveEvery, SaveFailedError, schedule
 from resume_core.storage import Lineage, open_store, requests, verify
@@ -29,7 +29,7 @@ def begin(start, s3_proxy, s3_url):
     """Starts the job on S3, through the proxy."""
 
     def begin(**arguments):
-        return start(s3_url, storage_options=options(s3_proxy.port), **{"save": EVERY, **arguments})
+        return start(s3_url, storage_options=quick(options(s3_proxy.port)), **{"save": EVERY, **arguments})
 
     return begin
 
@@ -39,7 +39,7 @@ def checkpoints(s3, s3_url):
     """What a reader finds, past the proxy: every checkpoint is whole."""
 
     def checkpoints():
-        lineage = Lineage(open_store(s3_url, s3.storage_options))
+        lineage = Lineage(open_store(s3_url, quick(s3.storage_options)))
         refs = [ref for attempt in lineage.attempts() for ref in lineage.checkpoints(attempt.name)]
         for ref in refs:
             verify(lineage.store, ref)

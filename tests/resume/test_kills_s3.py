@@ -13,15 +13,15 @@ pytestmark = [pytest.mark.s3, pytest.mark.timeout(120)]
 
 
 def test_a_killed_run_goes_on_from_s3_and_a_bad_network_changes_nothing(tmp_path, s3_proxy, s3_url):
-    job = Job(str(tmp_path), "reference", str(tmp_path / "ckpt"), epochs=2, workers=2)
+    job = Job(str(tmp_path), "reference", str(tmp_path / "ckpt"), epochs=2, workers=2, save_steps=3)
     reference = job, train(job)
     storage_options = options(s3_proxy.port)
     first = job.but(name="first", directory=s3_url, options={"storage_options": storage_options})
-    kill_at(first, 7)
-    s3_proxy.rule = lambda request: Fault(status=503) if len(s3_proxy.requests) % 7 == 0 else None
+    kill_at(first, 7, saved=6)
+    s3_proxy.rule = lambda request: Fault(status=503) if len(s3_proxy.requests) % 19 == 0 else None
     second = first.but(name="second", seed=8)
     assert_same_run(reference, train(second), first, second)
-    assert len(batches(second)) == 3
+    assert len(batches(second)) == 4
     secret = storage_options["secret"]
     assert secret not in first.path("log").read_text() + second.path("log").read_text()
     store = open_store(s3_url, storage_options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import socket
@@ -11,8 +12,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import s3fs
+from aiobotocore.session import AioSession
 
 KEY, SECRET, BUCKET = "testkey", "testsecret", "test"
 
@@ -110,7 +113,7 @@ class SeaweedFS:
     def _takes_objects(self) -> bool:
         with suppress(OSError):
             socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            client = s3fs.S3FileSystem(**self.storage_options, skip_instance_cache=True)
+            client = s3fs.S3FileSystem(**quick(self.storage_options), skip_instance_cache=True)
             client.retries = 1
             with suppress(Exception):  # whatever it says before it is ready
                 client.pipe_file(f"{BUCKET}/ready", b"", timeout=5)
@@ -121,6 +124,16 @@ class SeaweedFS:
 def options(port: int) -> dict[str, str]:
     """Storage options for a server, or a proxy in front of one, at ``port`` of this machine."""
     return {"key": KEY, "secret": SECRET, "endpoint_url": f"http://127.0.0.1:{port}"}
+
+
+@functools.cache
+def _session() -> AioSession:
+    return AioSession()
+
+
+def quick(storage_options: dict[str, str]) -> dict[str, Any]:
+    """The same options, with a session that has read botocore's tables already: a client takes 0.2 s less."""
+    return {**storage_options, "session": _session()}
 
 
 def _free_ports(number: int) -> list[int]:

@@ -6,9 +6,11 @@ import os
 import uuid
 
 import pytest
+from servers.seaweedfs import quick
 
 from resume_core.storage import open_store
 from resume_core.storage import s3 as s3_module
+from resume_core.storage.remote import FsspecStore
 
 from .contract import StoreContract
 from .helpers import in_child, tree
@@ -20,7 +22,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 def store(s3, s3_url):
-    return open_store(s3_url, s3.storage_options)
+    return open_store(s3_url, quick(s3.storage_options))
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def unfinished(store):
 class TestS3(StoreContract):
     @pytest.fixture
     def reopen(self, s3, s3_url):
-        return lambda: open_store(s3_url, s3.storage_options)
+        return lambda: open_store(s3_url, quick(s3.storage_options))
 
     def test_delete_empty_leaves_a_folder_with_a_file(self, store):
         store.put("a/b/c", b"x")
@@ -82,6 +84,24 @@ def test_unfinished_uploads_below_a_prefix_are_abandoned_and_no_others(store, sm
     assert tree(store) == ["attempt-0001-aaaa/whole"]
     assert store.abandon_uploads("") == 2
     assert unfinished(store) == []
+
+
+def test_the_store_for_any_file_system_works_on_an_asynchronous_one_too(s3, s3_url):
+    store = FsspecStore(s3_url, s3.storage_options)
+    data = os.urandom(6 * MIB)
+    write(store, "a/large", data)
+    store.put("a/small", b"small")
+    assert store.create("a/claim", b"ours") is True
+    assert store.create("a/claim", b"theirs") is False
+    buffer = bytearray(MIB)
+    store.read_into("a/large", MIB, buffer)
+    assert buffer == data[MIB : 2 * MIB]
+    assert store.read("a/small") == b"small"
+    assert store.list("a") == ["claim", "large", "small"]
+    with pytest.raises(RuntimeError):
+        interrupt(store, "a/other", MIB, RuntimeError)
+    store.delete("a/claim")
+    assert tree(store) == ["a/large", "a/small"]
 
 
 def test_a_missing_bucket_is_said_when_a_run_looks_for_its_checkpoints(s3):

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 from servers.faultproxy import Fault
-from servers.seaweedfs import options
+from servers.seaweedfs import options, quick
 
 from resume_core.storage import open_store
 from resume_core.storage import s3 as s3_module
@@ -51,13 +51,13 @@ def hurry_for(store, fault):
 
 @pytest.fixture
 def store(s3_proxy, s3_url):
-    return open_store(s3_url, options(s3_proxy.port))
+    return open_store(s3_url, quick(options(s3_proxy.port)))
 
 
 @pytest.fixture
 def direct(s3, s3_url):
     """The same place, past the proxy."""
-    return open_store(s3_url, s3.storage_options)
+    return open_store(s3_url, quick(s3.storage_options))
 
 
 def first(number, fault, operation=None):
