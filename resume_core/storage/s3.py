@@ -224,6 +224,10 @@ def _with_defaults(options: dict[str, Any]) -> dict[str, Any]:
         "read_timeout": PATIENCE.deadline_s,
         "max_pool_connections": _CONNECTIONS,
         "retries": {"total_max_attempts": 1},
+        # TLS, or the signature where there is none, covers what is sent, and our digests what is read; servers that are
+        # not AWS's often refuse the further checksums that botocore adds
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
     }
     config |= options.get("config_kwargs") or {}
     # an instance of our own: s3fs shares one among all that give the same options, and its tries are set below
