@@ -63,6 +63,8 @@ class S3Store(FsspecStore):
         ImportError: s3fs is missing.
     """
 
+    num_parallel_reads = 8
+
     def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
         user, rest = split_user(url)
         if user:

@@ -42,7 +42,7 @@ def checkpoints(s3, s3_url):
         lineage = Lineage(open_store(s3_url, quick(s3.storage_options)))
         refs = [ref for attempt in lineage.attempts() for ref in lineage.checkpoints(attempt.name)]
         for ref in refs:
-            verify(lineage.store, ref)
+            verify([lineage.store], ref)
         return [ref.name for ref in refs]
 
     return checkpoints
