@@ -17,7 +17,7 @@ from pathlib import Path
 
 from measures.memory import extra_bytes
 from measures.peer import Peer, Times
-from measures.peers import PEERS, ExactResume, TorchMmap
+from measures.peers import PEERS, ExactResume
 from measures.report import Comparison
 from measures.rounds import Found, Way, opened, parse_args, run
 from measures.states import GIB, Live
@@ -44,7 +44,7 @@ COMPARISON = Comparison(
     },
     packages=("torch", "lightning", "accelerate", "safetensors", "torchsnapshot", "moonclip", "dlrover"),
 )
-SAVERS = {key: kind for key, kind in PEERS.items() if kind is not TorchMmap}  # that one differs in loading alone
+SAVERS = {key: kind for key, kind in PEERS.items() if kind.name}
 
 
 def _save(peer: Peer) -> Times:

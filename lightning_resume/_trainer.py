@@ -1,7 +1,7 @@
 """A Trainer's fit, taken over: what is shadowed, captured and applied, in which order.
 
 Each kind of state has a module of its own beside this one (``_data``, ``_loops``, ``_results``, ``_averaging``,
-``_outputs``, ``_tuners``, ``_ddp``, ``_embedding``), which lists the internals that it uses.
+``_outputs``, ``_tuners``, ``_ddp``, ``_embedding``, ``_weights``), which lists the internals that it uses.
 
 Internals used (Lightning 2.6): ``trainer.fit_loop`` with its ``epoch_loop`` and ``val_loop``,
 ``trainer._checkpoint_connector``, ``trainer._logger_connector`` and ``trainer.strategy``. Methods are shadowed on the
@@ -42,6 +42,7 @@ from lightning_resume._place import names_a_file
 from lightning_resume._results import apply_results, capture_results
 from lightning_resume._shadows import Shadows
 from lightning_resume._tuners import Findings, finders, tuning_method
+from lightning_resume._weights import live_weights
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
 from resume_core.capture.gradients import apply_gradients, capture_gradients
 from resume_core.capture.modules import apply_modules, capture_modules
@@ -289,6 +290,10 @@ class TrainerAdapter:
         }
         training = {"trainer": capture_marks(self.trainer), "buckets": self._buckets.state()}
         return {"training": training, "rank": rank}
+
+    def live_weights(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers that nothing but `apply` would load; see `_weights`."""
+        return live_weights(self.trainer)
 
     def apply(self, state: State) -> None:
         """Load modules and callbacks now; Lightning loads loops and optimizers next; the rest at the first fetch."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from resume_core.errors import CorruptCheckpointError, ResumeError, SaveFailedError, UnsupportedStateError
+from resume_core.files import CheckpointFiles
 from resume_core.image import (
     Arena,
     FileSpec,
@@ -22,11 +23,8 @@ from resume_core.image import (
     dumps,
     fingerprint,
     flatten,
-    loads,
     own_part,
-    parse,
     unflatten,
-    with_own_part,
 )
 from resume_core.ranks import Ranks
 from resume_core.shares import bring
@@ -38,7 +36,6 @@ from resume_core.storage import (
     Slot,
     Store,
     rank_file,
-    read_file,
 )
 
 __all__ = ["Checkpointer", "Pending"]
@@ -249,11 +246,23 @@ class Checkpointer:
             raise SaveFailedError(f"staging failed {elsewhere}")
         return images
 
-    def read(self, ref: CheckpointRef, manifest: Manifest) -> State:
+    def read(
+        self, ref: CheckpointRef, manifest: Manifest, *, into: Mapping[str, Mapping[str, torch.Tensor]] | None = None
+    ) -> State:
         """Read this rank's view of a checkpoint, every chunk checked against its digest.
 
+        The weights are read last: what cannot be understood elsewhere is found out before a live tensor is touched.
+
+        Args:
+            ref: the checkpoint.
+            manifest: its manifest.
+            into: live tensors, for ``"model"`` by their names in ``State.model``, for ``"training"`` by the names in
+                its file. Those that lie in memory as the saved ones do are read into, and the state that is returned
+                shares their memory; the others are left as they are.
+
         Raises:
-            CorruptCheckpointError: a file is missing, torn, altered or cannot be understood.
+            CorruptCheckpointError: a file is missing, torn, altered or cannot be understood. Tensors of ``into`` can
+                hold values that must not be used then, and after an OSError too.
             UnsupportedStateError: a leaf of the user's own that is not registered in this process.
             ResumeError: it was saved by another number of ranks.
             OSError: the store cannot be read.
@@ -263,13 +272,17 @@ class Checkpointer:
                 f"{ref.path} was saved by {manifest.world_size} ranks and {self._ranks.size} train now: start as many",
                 path=ref.path,
             )
-        structure = self._document(ref, manifest, _STRUCTURE, {*_SHARED})
-        document = self._document(ref, manifest, self._names["rank.json"], {"rank", _OWN})
-        own_tensors, of_rank = _split(self._tensors(ref, manifest, self._names["rank"]))
+        files = CheckpointFiles(self.read_from, ref, manifest)
+        structure = files.document(_STRUCTURE, {*_SHARED})
+        document = files.document(self._names["rank.json"], {"rank", _OWN})
+        own_tensors, of_rank = _split(files.tensors(self._names["rank"]))
         rank = unflatten(document["rank"], of_rank, path=f"{ref.path}/{self._names['rank']}")
+        own = {part: self._own_part(ref, part, document[_OWN], own_tensors[part]) for part in _SHARED}
         trees = {
-            part: self._tree(ref, manifest, part, structure[part], document[_OWN].get(part), own_tensors.get(part, {}))
-            for part in _SHARED
+            part: files.tree(
+                self._names[part], structure[part], own[part], into=(into or {}).get(part), plain=part == "model"
+            )
+            for part in reversed(_SHARED)
         }
         return State(model=trees["model"], training=trees["training"], rank=rank)
 
@@ -278,31 +291,15 @@ class Checkpointer:
         staged = {self._names["rank"], *((_MODEL, _TRAINING) if self._ranks.is_first else ())}
         return sum(record.size_bytes for record in manifest.files if record.name in staged)
 
-    def _document(self, ref: CheckpointRef, manifest: Manifest, name: str, keys: set[str]) -> Any:
-        document = loads(bytes(read_file(self.read_from, ref, manifest.file(name))), path=f"{ref.path}/{name}")
-        whole = isinstance(document, dict) and keys <= document.keys()
-        if not whole or not isinstance(document.get(_OWN, {}), dict):
-            raise CorruptCheckpointError(f"{ref.path}/{name} lacks the structure it is for", path=ref.path)
-        return document
-
-    def _tensors(self, ref: CheckpointRef, manifest: Manifest, name: str) -> dict[str, torch.Tensor]:
-        stored = parse(read_file(self.read_from, ref, manifest.file(name)), path=f"{ref.path}/{name}")
-        # tensors of their own: views would keep the whole file in memory as long as one of them lives
-        return {key: tensor.clone() for key, tensor in stored.items()}
-
-    def _tree(
-        self, ref: CheckpointRef, manifest: Manifest, part: str, structure: Any, own: Any, tensors: dict[str, Any]
-    ) -> Any:
-        name = self._names[part]
-        shared = self._tensors(ref, manifest, name)
-        if own is not None:
-            try:
-                mine = OwnPart(own["structure"], tuple(own["shared"]), tensors)
-                structure, shared = with_own_part(structure, shared, mine)
-            except (KeyError, TypeError) as error:
-                path = f"{ref.path}/{self._names['rank.json']}"
-                raise CorruptCheckpointError(f"{path} does not fit {name}: {error!r}", path=path) from error
-        return unflatten(structure, shared, plain=name == _MODEL, path=f"{ref.path}/{name}")
+    def _own_part(
+        self, ref: CheckpointRef, part: str, table: Any, tensors: Mapping[str, torch.Tensor]
+    ) -> OwnPart | None:
+        try:
+            fields = table.get(part)
+            return None if fields is None else OwnPart(fields["structure"], tuple(fields["shared"]), tensors)
+        except (AttributeError, KeyError, TypeError) as error:
+            path = f"{ref.path}/{self._names['rank.json']}"
+            raise CorruptCheckpointError(f"{path} does not fit {self._names[part]}: {error!r}", path=path) from error
 
 
 def _first_problem(values: list[dict[str, Any]]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import torch
+
 from resume_core.ranks import Ranks
 from resume_core.state import Fact, State
 
@@ -48,6 +50,14 @@ class Framework(Protocol):
 
     def capture(self) -> State:
         """The state at a boundary: live references, no copies. Draws no random numbers."""
+        ...
+
+    def live_weights(self) -> Mapping[str, torch.Tensor]:
+        """Live tensors by their names in ``State.model``, which a checkpoint may be read straight into.
+
+        Only such that `apply` would overwrite with the saved ones and nothing else: where a hook wants to see them
+        first, they are left out. Called after `describe`.
+        """
         ...
 
     def apply(self, state: State) -> None:

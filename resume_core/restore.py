@@ -82,6 +82,7 @@ class Restorer:
         describe: the config of the run that resumes, given the key of the run.
         log: where messages go.
         ranks: those that train together; all use the same checkpoint.
+        live: gives live tensors that the weights may be read into, by name; none unless given.
     """
 
     def __init__(
@@ -92,9 +93,12 @@ class Restorer:
         describe: Callable[[int], RunConfig],
         log: logging.Logger,
         ranks: Ranks,
+        live: Callable[[], Mapping[str, torch.Tensor]] = dict,
     ) -> None:
         self._checkpointer, self._lineage = checkpointer, lineage
         self._ranks = ranks
+        self._live = live
+        self._is_touched = False
         self._changes = changes
         self._describe = describe
         self._log = log
@@ -110,7 +114,8 @@ class Restorer:
 
         Raises:
             ConfigChangedError: the run differs from the one that saved; nothing was read.
-            CorruptCheckpointError: there are candidates and none of them can be used.
+            CorruptCheckpointError: there are candidates and none of them can be used. Live weights may be overwritten
+                in part then, and after an OSError too.
             CheckpointNotFoundError: there were, and they were deleted while they were read.
             OSError: the store cannot be read.
         """
@@ -138,8 +143,10 @@ class Restorer:
                 'Restore the files, or start anew on purpose with resume="never".',
                 path=url,
             )
+        warning = "The weights in this process may be parts of a damaged checkpoint: do not use them. "
         raise CorruptCheckpointError(
             f"no checkpoint of this run's line in {url} can be used; the last reason: {damage} "
+            f"{warning if self._is_touched else ''}"
             'Restore the files, or start anew on purpose with resume="never".',
             path=url,
         )
@@ -191,7 +198,9 @@ class Restorer:
         if not stores:
             raise CheckpointNotFoundError(f"{ref.path} was deleted while it was read", path=ref.path)
         self._checkpointer.read_from = stores
-        state = self._checkpointer.read(ref, manifest)
+        live = self._live()
+        self._is_touched = self._is_touched or bool(live)
+        state = self._checkpointer.read(ref, manifest, into={"model": live})
         report(accepted, self._log)
         restored = Restored(
             manifest.ref,

@@ -222,7 +222,7 @@ class Session:
         for error in self._lineage.damaged():
             self._log.warning("%s", error)
         parts = (self._checkpointer, self._lineage, self._changes, self._describe, self._log, self._ranks)
-        found = Restorer(*parts).first_usable(self._candidates)
+        found = Restorer(*parts, self._framework.live_weights).first_usable(self._candidates)
         self._fits.adopt(self._ranks.share("the fits", self._fits.seen()))
         if found is None:
             self.is_over = self._fits.is_over(None, self._store.url, self._log)

@@ -2,9 +2,47 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory):
+    """A real S3 server, started by the first test of this worker that asks for it."""
+    from servers.seaweedfs import SeaweedFS
+
+    with SeaweedFS(tmp_path_factory.mktemp("seaweedfs")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3(seaweedfs, monkeypatch, tmp_path):
+    """The server, for a test that leaves the user's own configuration of S3 out."""
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    return seaweedfs
+
+
+@pytest.fixture
+def s3_proxy(s3):
+    """A proxy in front of the server that can break requests; see `FaultProxy`."""
+    from servers.faultproxy import FaultProxy
+
+    with FaultProxy(s3.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def s3_url(s3):
+    """A place of its own on the server."""
+    from servers.seaweedfs import BUCKET
+
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}/run"
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from resume_core.storage import open_store
+
 PRELOAD = ["lightning.pytorch", "torchmetrics", "lightning_resume.callback", "harness"]
 DEADLINE_S = 60
 
@@ -188,11 +190,13 @@ def committed(job: Job) -> list[str]:
 
 def committed_batches(job: Job) -> set[int]:
     """How many batches had been trained on at each checkpoint that is committed anywhere."""
+    stores = [open_store(job.directory, job.options.get("storage_options"))]
+    stores += [] if job.scratch is None else [open_store(job.scratch)]
     found = set()
-    places = [Path(place) for place in (job.directory, job.scratch) if place is not None]
-    for path in (path for place in places for path in place.glob("*/*/manifest.json")):
-        with contextlib.suppress(FileNotFoundError):  # pruned meanwhile
-            found.add(json.loads(path.read_text())["header"]["progress"]["batch"])
+    for store in stores:
+        for folder in (f"{attempt}/{name}" for attempt in store.list("") for name in store.list(attempt)):
+            with contextlib.suppress(FileNotFoundError):  # not committed yet, or pruned meanwhile
+                found.add(json.loads(store.read(f"{folder}/manifest.json"))["header"]["progress"]["batch"])
     return found
 
 

@@ -40,6 +40,9 @@ class Walk:
         rank = {"own": self.own, "generator": self.generator.get_state()}
         return State(model={"place": self.place}, training={"speed": [self.speed]}, rank=rank)
 
+    def live_weights(self) -> dict[str, torch.Tensor]:
+        return {"place": self.place}
+
     def apply(self, state: State) -> None:
         self.place.copy_(state.model["place"])
         self.speed.copy_(state.training["speed"][0])

@@ -36,7 +36,7 @@ class Peer:
     """One word, for the command line."""
 
     name: ClassVar[str]
-    """As the table of saving calls it."""
+    """As the table of saving calls it; nothing where a peer differs from another in loading alone."""
 
     load_name: ClassVar[str] = ""
     """As the table of restoring calls it; nothing where another peer loads the same files in the same way."""

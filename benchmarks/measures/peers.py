@@ -18,6 +18,7 @@ from measures.dcp import Dcp, DcpAsync, DcpAsyncCached, DcpProcess, DcpProcessCa
 from measures.memory import sync_tree
 from measures.peer import DEADLINE_S, Peer
 from measures.states import Live
+from resume_core.capture.modules import plainly_loaded
 from resume_core.checkpointer import Checkpointer, Pending
 from resume_core.state import State
 from resume_core.storage import CheckpointSlots, Lineage, Slot, open_store, read_manifest
@@ -61,10 +62,29 @@ class ExactResume(Peer):
             raise error
 
     def load(self) -> None:
+        self.live.optimizer.state.clear()  # as it is when a job starts: the moments come with the first step
+        self._read_into({"model": plainly_loaded(self.live.module)})
+
+    def _read_into(self, live: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         ref = next(iter(self._lineage.candidates()))
-        state = self._checkpointer.read(ref, read_manifest(self._store, ref))
+        state = self._checkpointer.read(ref, read_manifest(self._store, ref), into=live)
         self.live.module.load_state_dict(dict(state.model))
         self.live.optimizer.load_state_dict(state.training["optimizer"])
+
+
+class ExactResumeInPlace(ExactResume):
+    """Into moments that are there already, as the peers that copy do."""
+
+    key, name, load_name = "ours-in-place", "", "**exact-resume**, into live moments too"
+
+    def load(self) -> None:
+        moments = self.live.optimizer.state_dict()["state"]
+        training = {
+            f"training.optimizer.state.{number}.{name}": tensor
+            for number, state in moments.items()
+            for name, tensor in state.items()
+        }
+        self._read_into({"model": plainly_loaded(self.live.module), "training": training})
 
 
 def _join(name: str) -> None:
@@ -94,7 +114,7 @@ class TorchSaveSync(TorchSave):
 
 
 class TorchMmap(TorchSave):
-    key, load_name = "torch-mmap", "torch.load(mmap=True), copy_"
+    key, name, load_name = "torch-mmap", "", "torch.load(mmap=True), copy_"
 
     def load(self) -> None:
         found = torch.load(self.path, weights_only=True, mmap=True)
@@ -290,6 +310,7 @@ PEERS: dict[str, type[Peer]] = {
     peer.key: peer
     for peer in (
         ExactResume,
+        ExactResumeInPlace,
         TorchSave,
         TorchSaveSync,
         TorchMmap,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["apply_modules", "capture_modules"]
+__all__ = ["apply_modules", "capture_modules", "plainly_loaded"]
 
 # of wrappers too: Running counts what it saw, MinMaxMetric keeps its extremes in plain attributes
 _METRIC_FIELDS = ("_update_count", "_computed", "_forward_cache", "_num_vals_seen", "min_val", "max_val")
@@ -19,6 +19,39 @@ def _hidden_buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Mod
     for prefix, child in module.named_modules():
         for name in sorted(child._non_persistent_buffers_set):
             yield f"{prefix}.{name}" if prefix else name, child, name
+
+
+def plainly_loaded(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Live parameters and buffers by their names in ``state_dict``, of modules that ``load_state_dict`` copies as is.
+
+    Left out with all below it is a module that has hooks for loading or a ``_load_from_state_dict`` of its own: that
+    may look at values, change them or put them elsewhere.
+    """
+    if torch.__future__.get_swap_module_params_on_conversion():
+        return {}  # then loading makes new tensors
+    return dict(_plainly_loaded(module, ""))
+
+
+def _plainly_loaded(module: torch.nn.Module, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+    if not _loads_plainly(module):
+        return
+    hidden = module._non_persistent_buffers_set
+    for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+        if tensor is not None and name not in hidden:
+            yield prefix + name, tensor
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _plainly_loaded(child, f"{prefix}{name}.")
+
+
+def _loads_plainly(module: torch.nn.Module) -> bool:
+    loader = getattr(module._load_from_state_dict, "__module__", None) or ""
+    return (
+        loader.startswith("torch.nn.modules.")  # batch norm has one, for files without its counter
+        and not module._load_state_dict_pre_hooks
+        and not module._load_state_dict_post_hooks
+        and not isinstance(module, torch.jit.ScriptModule)
+    )
 
 
 def _of_torchmetrics(module: torch.nn.Module, kind: str) -> Iterator[tuple[str, Any]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+import torch.utils.deterministic
 
 
 @contextmanager
@@ -17,6 +19,20 @@ def plain_tensors() -> Iterator[None]:
     """
     with torch.inference_mode(False), torch.no_grad():
         yield
+
+
+@contextmanager
+def unfilled_memory() -> Iterator[None]:
+    """Fresh tensors are left as the system gives them, with ``torch.use_deterministic_algorithms`` too.
+
+    That mode writes NaN into them first, which takes as long as reading them from the page cache.
+    """
+    settings: Any = torch.utils.deterministic
+    fills, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False
+    try:
+        yield
+    finally:
+        settings.fill_uninitialized_memory = fills
 
 
 @contextmanager

@@ -73,6 +73,15 @@ def parse(buffer: Buffer, *, path: str = "") -> dict[str, torch.Tensor]:
         return {name: _tensor(stored, writable) for name, stored in header.stored.items()}
 
 
+def header_bytes(beginning: Buffer) -> int:
+    """Bytes from the start of a file to its data, as its first eight say; no more than a header may have.
+
+    Args:
+        beginning: eight bytes or more of the file; of one that has fewer, all.
+    """
+    return 8 + min(int.from_bytes(memoryview(beginning)[:8], "little"), MAX_HEADER_BYTES)
+
+
 def parse_header(buffer: Buffer, *, path: str = "", size_bytes: int | None = None) -> Header:
     """What a file holds and where, without touching the data.
 

@@ -35,7 +35,7 @@ background thread.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -142,6 +142,7 @@ class CheckpointWriter:
         self._files: dict[str, FileRecord] = {}
         self._closed = False
         self._ready = False  # the part is written, or may be
+        self._is_late = False  # the manifest was asked for, of a store that may write it even when it says no
 
     def write_file(self, name: str, buffer: BytesLike) -> FileRecord:
         """Write one file, durably; the digests are taken in the same pass over the memory.
@@ -187,7 +188,7 @@ class CheckpointWriter:
             for number, (offset_bytes, length_bytes) in enumerate(chunks):
                 # pages of its own for each: the sink may still hold those before, and wants whole ones for O_DIRECT
                 chunk = memoryview(mmap.mmap(-1, length_bytes))
-                reader.read_chunk(number, chunk)
+                reader.read_chunk(number, [chunk])
                 sink.write_at(offset_bytes, chunk)
         self._files[record.name] = record
 
@@ -211,8 +212,7 @@ class CheckpointWriter:
         Raises:
             OSError: the store cannot be listed.
         """
-        present = set(self._store.list(self._slot.path))
-        return tuple(rank for rank in range(self._world_size) if part_file(rank) not in present)
+        return self._without_part(self._store.list(self._slot.path))
 
     def commit(self, header: JsonMapping, *, still_newest: Callable[[], object]) -> Manifest:
         """Commit the checkpoint; rank 0 only.
@@ -235,14 +235,16 @@ class CheckpointWriter:
         manifest = Manifest(self._slot.attempt, self._slot.name, self._slot.serial, self._world_size, files, header)
         data = manifest.to_bytes()
         still_newest()
+        self._is_late = self._store.late_writes
         self._store.put(self._key(MANIFEST_FILE), data)
         return manifest
 
     def discard(self) -> None:
         """Delete what this rank wrote, after a save that failed; frees the space for the next try.
 
-        What cannot be deleted is left to retention, and so is all of it when the checkpoint may be committed: an error
-        can come after the file is there, as from the sync of its folder. Never call it after ``commit`` returned.
+        What cannot be deleted is left to retention, and so is all of it when the checkpoint may be committed, or may
+        become so: an error can come after the file is there, as from the sync of its folder, or before, from a request
+        that got no answer (``Store.late_writes``). Never call it after ``commit`` returned.
         """
         if self._may_be_committed():
             return
@@ -255,6 +257,8 @@ class CheckpointWriter:
     def _may_be_committed(self) -> bool:
         if not self._ready:
             return False
+        if self._is_late:
+            return True
         try:
             # rank 0 commits as soon as it sees the part of this rank, and no other rank hears when
             return self._rank != 0 or self._store.exists(self._key(MANIFEST_FILE))
@@ -276,15 +280,19 @@ class CheckpointWriter:
         if name in self._files:
             raise ValueError(f"{name} of {self._slot.path} is written already")
 
+    def _without_part(self, present: Iterable[str]) -> tuple[int, ...]:
+        names = set(present)
+        return tuple(rank for rank in range(self._world_size) if part_file(rank) not in names)
+
     def _collect(self) -> tuple[FileRecord, ...]:
-        missing = self.missing_ranks()
+        present = set(self._store.list(self._slot.path))
+        missing = self._without_part(present)
         if missing:
             raise self._failed(f"the parts of the ranks {_shortened(missing)} of {self._world_size} are missing")
         try:
             files = tuple(record for rank in range(self._world_size) for record in self._read_part(rank).files)
         except CorruptCheckpointError as error:
             raise self._failed(str(error)) from error
-        present = set(self._store.list(self._slot.path))
         gone = [record.name for record in files if record.name not in present]
         if gone:
             raise self._failed(f"the files {_shortened(gone)} are gone; was the folder deleted?")

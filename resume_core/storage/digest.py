@@ -8,11 +8,21 @@ somebody who forges files on purpose.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import xxhash
 
-__all__ = ["ALGORITHM", "CHUNK_BYTES", "BytesLike", "byte_view", "digest", "digest_chunks", "iter_chunks", "num_chunks"]
+__all__ = [
+    "ALGORITHM",
+    "CHUNK_BYTES",
+    "BytesLike",
+    "byte_view",
+    "digest",
+    "digest_chunks",
+    "digest_of",
+    "iter_chunks",
+    "num_chunks",
+]
 
 ALGORITHM = "xxh3_128"
 """Name of the digest, as manifests give it."""
@@ -39,6 +49,14 @@ def byte_view(buffer: BytesLike) -> memoryview:
 def digest(data: BytesLike) -> str:
     """xxh3_128 of ``data``: 32 lower-case hexadecimal digits."""
     return str(xxhash.xxh3_128_hexdigest(data))
+
+
+def digest_of(views: Iterable[memoryview]) -> str:
+    """`digest` of the bytes of ``views``, one after the other, without joining them."""
+    state = xxhash.xxh3_128()
+    for view in views:
+        state.update(view)
+    return str(state.hexdigest())
 
 
 def is_digest(text: str) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from types import TracebackType
 
 from resume_core.errors import CorruptCheckpointError
 from resume_core.storage.digest import BytesLike, byte_view
 from resume_core.storage.paths import validate_key
 
-__all__ = ["MAX_READ_BYTES", "Names", "Sink", "Store", "refuse_large"]
+__all__ = ["MAX_READ_BYTES", "Names", "Sink", "Store", "refuse_large", "scatter"]
 
 MAX_READ_BYTES = 256 << 20
 """Most that ``Store.read`` takes into memory: the manifest of a checkpoint of 80 TiB."""
@@ -32,11 +33,20 @@ def refuse_large(path: str, size_bytes: int) -> None:
         )
 
 
+def scatter(source: memoryview, views: Sequence[memoryview]) -> None:
+    """Copy ``source`` into ``views``, one after the other; together they have its size."""
+    start = 0
+    for view in views:
+        view[:] = source[start : start + view.nbytes]
+        start += view.nbytes
+
+
 class Sink(ABC):
     """A file being written. Use it as a context manager.
 
     A normal exit makes the file durable under its key; an exception, of whatever kind, leaves the key as it was.
-    Every byte must have been written once by then.
+    Every byte must have been written once by then. The memory that was written from stays unchanged until the block is
+    left: it may still be on its way.
     """
 
     def __init__(self, path: str, size_bytes: int) -> None:
@@ -82,7 +92,7 @@ class Sink(ABC):
 
     @abstractmethod
     def _write(self, offset_bytes: int, data: memoryview) -> None:
-        """Take ``data``; the caller may reuse its memory afterwards."""
+        """Take ``data``, whose memory stays as it is until the sink is closed."""
 
     @abstractmethod
     def _finish(self) -> None:
@@ -101,10 +111,14 @@ class Store(ABC):
     Methods may be called from several threads and processes.
 
     Attributes:
-        url: the root, as messages show it.
+        url: the root, as messages show it: without credentials.
+        num_parallel_reads: how many reads at once make a large file come fastest.
+        late_writes: whether a write that failed may still take effect afterwards, as a request can that is on its way.
     """
 
     url: str
+    num_parallel_reads: int = 4
+    late_writes: bool = False
 
     def locate(self, key: str) -> str:
         """Where ``key`` lies, for messages."""
@@ -152,6 +166,25 @@ class Store(ABC):
             FileNotFoundError: there is no such file.
             EOFError: the file ends before the view is full.
         """
+
+    def read_scattered(self, key: str, offset_bytes: int, views: Sequence[memoryview]) -> None:
+        """Fill ``views``, one after the other, with the bytes of a file from ``offset_bytes`` on.
+
+        Args:
+            key: the file.
+            offset_bytes: where the bytes of the first view begin.
+            views: flat, of unsigned bytes, writable.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            EOFError: the file ends before the views are full.
+        """
+        if len(views) == 1:
+            self.read_into(key, offset_bytes, views[0])
+            return
+        buffer = memoryview(bytearray(sum(view.nbytes for view in views)))
+        self.read_into(key, offset_bytes, buffer)
+        scatter(buffer, views)
 
     @abstractmethod
     def list(self, prefix: str) -> Names:

@@ -11,7 +11,7 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from resume_core.storage.digest import BytesLike, byte_view
@@ -26,6 +26,7 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUP
 # What fsync(2) answers for a folder where the file system has no such notion.
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 
+_MAX_VIEWS = 1024  # of one system call: IOV_MAX of Linux and macOS
 _FOLDER_BYTES = 4096  # a new folder takes a block, on most file systems
 
 
@@ -83,14 +84,13 @@ class LocalStore(Store):
 
     def read_into(self, key: str, offset_bytes: int, view: memoryview | bytearray) -> None:
         """See ``Store.read_into``."""
-        rest = byte_view(view)
+        self.read_scattered(key, offset_bytes, [byte_view(view)])
+
+    def read_scattered(self, key: str, offset_bytes: int, views: Sequence[memoryview]) -> None:
+        """See ``Store.read_scattered``. The kernel writes straight into the views, many of them in one call."""
         with _missing(self._path(key)) as path, open(path, "rb", buffering=0) as file:
             file.seek(offset_bytes)
-            while rest.nbytes:
-                num_read = file.readinto(rest)
-                if not num_read:
-                    raise EOFError(f"{path} ends {rest.nbytes} bytes early")
-                rest = rest[num_read:]
+            _fill(file.fileno(), [view for view in views if view.nbytes], path)
 
     def list(self, prefix: str) -> Names:
         """See ``Store.list``."""
@@ -195,6 +195,19 @@ class LocalStore(Store):
         return True
 
 
+def _fill(fd: int, views: list[memoryview], path: str) -> None:
+    start = 0
+    while start < len(views):
+        num_read = os.readv(fd, views[start : start + _MAX_VIEWS])
+        if not num_read:
+            raise EOFError(f"{path} ends {sum(view.nbytes for view in views[start:])} bytes early")
+        while start < len(views) and num_read >= views[start].nbytes:
+            num_read -= views[start].nbytes
+            start += 1
+        if num_read:
+            views[start] = views[start][num_read:]
+
+
 @contextmanager
 def _explained(root: str, path: str, needed_bytes: int = _FOLDER_BYTES) -> Iterator[None]:
     """Let an error of the system out with its type, naming the path, the store and the way out."""
@@ -278,16 +291,23 @@ def make_folder(path: str) -> None:
         OSError: whatever else the system says.
     """
     try:
+        _make_last_folder(path)
+    except FileNotFoundError:
+        parent = os.path.dirname(path)
+        if parent == path:
+            raise
+        if not os.path.isdir(parent):
+            make_folder(parent)
+        # once: another process may have made the parent meanwhile, and /proc says so of what cannot be made at all
+        _make_last_folder(path)
+
+
+def _make_last_folder(path: str) -> None:
+    try:
         os.mkdir(path)
     except FileExistsError:
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
-    except FileNotFoundError:
-        parent = os.path.dirname(path)
-        if parent == path or os.path.isdir(parent):
-            raise  # some file systems say so of a folder that cannot be made, /proc for one
-        make_folder(parent)
-        make_folder(path)
     else:
         sync_folder(os.path.dirname(path))
 

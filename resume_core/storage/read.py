@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NoReturn
 
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
-from resume_core.storage.digest import CHUNK_BYTES, byte_view, digest, iter_chunks
-from resume_core.storage.interface import Store
+from resume_core.storage.digest import CHUNK_BYTES, BytesLike, byte_view, digest, digest_of, iter_chunks
+from resume_core.storage.interface import Store, scatter
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest
+from resume_core.storage.parallel import run_all
 from resume_core.storage.paths import MANIFEST_FILE, WEIGHTS_FILE, join_key
 
 __all__ = [
@@ -81,10 +85,7 @@ def read_file(stores: Sequence[Store], ref: CheckpointRef, record: FileRecord) -
             or too long. Names checkpoint, file and chunk.
         OSError: a store cannot be read, and no other has what was sought there.
     """
-    reader = FileReader(stores, ref, record)  # before the memory is allocated: a size is only a claim until then
-    buffer = bytearray(record.size_bytes)
-    reader.read_into(memoryview(buffer))
-    return buffer
+    return FileReader(stores, ref, record).read()
 
 
 def read_file_into(
@@ -100,11 +101,11 @@ def read_file_into(
     target = byte_view(view)
     if target.nbytes != record.size_bytes:
         raise ValueError(f"{record.name} has {record.size_bytes} bytes, the memory for it {target.nbytes}")
-    FileReader(stores, ref, record).read_into(target)
+    FileReader(stores, ref, record).read_scattered([target])
 
 
 def verify(stores: Sequence[Store], ref: CheckpointRef) -> Manifest:
-    """Read every byte of a checkpoint and check it; holds one chunk in memory.
+    """Read every byte of a checkpoint and check it; holds one chunk for each parallel read in memory.
 
     Args:
         stores: those that may hold it, nearest first; it is whole when each chunk is whole in one of them.
@@ -117,10 +118,7 @@ def verify(stores: Sequence[Store], ref: CheckpointRef) -> Manifest:
     """
     manifest = nearest_manifest(stores, ref)
     for record in manifest.files:
-        reader = FileReader(stores, ref, record)
-        buffer = memoryview(bytearray(min(record.chunk_bytes, record.size_bytes)))
-        for number, (_, length_bytes) in enumerate(iter_chunks(record.size_bytes, record.chunk_bytes)):
-            reader.read_chunk(number, buffer[:length_bytes])
+        FileReader(stores, ref, record).verify()
     return manifest
 
 
@@ -181,7 +179,7 @@ class FileReader:
     """One file of a checkpoint, each chunk from the nearest store that has it as it was saved.
 
     Args:
-        stores: those that may hold it, nearest first.
+        stores: those that may hold it, nearest first. What is farther is asked only when it is needed.
         ref: the checkpoint.
         record: the file, from the checkpoint's manifest.
 
@@ -193,42 +191,102 @@ class FileReader:
     def __init__(self, stores: Sequence[Store], ref: CheckpointRef, record: FileRecord) -> None:
         self._ref, self._record, self._key = ref, record, join_key(ref.path, record.name)
         self._problems: list[_Problem] = []
-        self._stores: list[Store] = []
-        for store in stores:
+        self._reported: set[str] = set()
+        for place, store in enumerate(stores):
             problem = self._check_size(store)
             if problem is None:
-                self._stores.append(store)
-            else:
-                self._problems.append(problem)
-        self._settle(self._problems, found=bool(self._stores))
+                self._stores = stores[place:]
+                break
+            self._problems.append(problem)
+        else:
+            self._fail(self._problems)
+        self._report(self._problems)
 
-    def read_into(self, view: memoryview) -> None:
-        """Fill ``view``, of the file's size.
+    @property
+    def size_bytes(self) -> int:
+        """Of the file: a store has one of that size, so memory for it may be taken."""
+        return self._record.size_bytes
+
+    def read(self) -> bytearray:
+        """All bytes.
 
         Raises:
-            CorruptCheckpointError: see `read_chunk`.
-            OSError: see `read_chunk`.
+            CorruptCheckpointError: no store has a chunk as it was saved.
+            OSError: a store cannot be read, and no other has what was sought there.
         """
-        for number, (offset_bytes, length_bytes) in enumerate(
-            iter_chunks(self._record.size_bytes, self._record.chunk_bytes)
-        ):
-            self.read_chunk(number, view[offset_bytes : offset_bytes + length_bytes])
+        buffer = bytearray(self.size_bytes)
+        self.read_scattered([memoryview(buffer)])
+        return buffer
 
-    def read_chunk(self, number: int, view: memoryview) -> None:
-        """Fill ``view`` with one chunk.
+    def read_beginning(self, length_bytes: int) -> bytearray:
+        """The chunks that hold the first ``length_bytes``; all of a file that is not longer.
 
         Raises:
-            CorruptCheckpointError: no store has it as it was saved; the view holds bytes that must not be used.
-            OSError: a store cannot be read, and no other has it.
+            CorruptCheckpointError: see `read`.
+            OSError: see `read`.
+        """
+        covered = [span for span in self._spans() if span[0] < length_bytes]
+        buffer = bytearray(sum(length for _, length in covered))
+        self._read_chunks(0, _split([memoryview(buffer)], [length for _, length in covered]))
+        return buffer
+
+    def read_scattered(self, views: Sequence[memoryview], beginning: BytesLike = b"", start_bytes: int = 0) -> None:
+        """Fill ``views``, one after the other, with what comes from ``start_bytes`` on to the end; chunks in parallel.
+
+        Args:
+            views: flat, of unsigned bytes, writable; together as large as that.
+            beginning: what `read_beginning` gave, with ``start_bytes`` inside: it is copied, not read again.
+            start_bytes: where the bytes of the first view begin.
+
+        Raises:
+            CorruptCheckpointError: see `read`; the views then hold bytes that must not be used.
+            OSError: see `read`; likewise.
+        """
+        known = memoryview(beginning)[start_bytes:]
+        lengths = [length for offset, length in self._spans() if offset >= len(beginning)]
+        groups = _split(views, [known.nbytes, *lengths])
+        scatter(known, next(groups))
+        self._read_chunks(len(self._record.digests) - len(lengths), groups)
+
+    def verify(self) -> None:
+        """Read everything and keep nothing.
+
+        Raises:
+            CorruptCheckpointError: see `read`.
+            OSError: see `read`.
+        """
+        own = threading.local()  # one chunk's memory for each thread
+
+        def check(number: int, length_bytes: int) -> None:
+            if not hasattr(own, "buffer"):
+                own.buffer = memoryview(bytearray(min(self._record.chunk_bytes, self.size_bytes)))
+            self.read_chunk(number, [own.buffer[:length_bytes]])
+
+        tasks = (partial(check, number, length) for number, (_, length) in enumerate(self._spans()))
+        run_all(tasks, self._stores[0].num_parallel_reads)
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        return iter_chunks(self._record.size_bytes, self._record.chunk_bytes)
+
+    def _read_chunks(self, first: int, groups: Iterable[list[memoryview]]) -> None:
+        tasks = (partial(self.read_chunk, number, views) for number, views in enumerate(groups, first))
+        run_all(tasks, self._stores[0].num_parallel_reads)
+
+    def read_chunk(self, number: int, views: Sequence[memoryview]) -> None:
+        """Fill ``views``, together as large as one chunk, with it.
+
+        Raises:
+            CorruptCheckpointError: see `read`.
+            OSError: see `read`.
         """
         problems: list[_Problem] = []
         for store in self._stores:
-            problem = self._try_chunk(store, number, view)
+            problem = self._try_chunk(store, number, views)
             if problem is None:
-                self._settle(problems, found=True)
+                self._report(problems)
                 return
             problems.append(problem)
-        self._settle([*self._problems, *problems], found=False)
+        self._fail([*self._problems, *problems])
 
     def _check_size(self, store: Store) -> _Problem | None:
         try:
@@ -241,27 +299,31 @@ class FileReader:
             return _Problem(store, f"it has {found} bytes, the manifest says {self._record.size_bytes}")
         return None
 
-    def _try_chunk(self, store: Store, number: int, view: memoryview) -> _Problem | None:
+    def _try_chunk(self, store: Store, number: int, views: Sequence[memoryview]) -> _Problem | None:
         try:
-            store.read_into(self._key, number * self._record.chunk_bytes, view)
+            store.read_scattered(self._key, number * self._record.chunk_bytes, views)
         except (FileNotFoundError, EOFError) as error:
             return _Problem(store, f"chunk {number} is missing", error)
         except OSError as error:
             return _Problem(store, f"chunk {number} cannot be read: {error}", error)
-        found, expected, algorithm = digest(view), self._record.digests[number], self._record.algorithm
+        found, expected, algorithm = digest_of(views), self._record.digests[number], self._record.algorithm
         if found != expected:
             num_chunks = len(self._record.digests)
-            text = f"chunk {number} of {num_chunks} was altered ({algorithm} {found}, saved {expected})"
-            return _Problem(store, text)
+            return _Problem(
+                store, f"chunk {number} of {num_chunks} was altered ({algorithm} {found}, saved {expected})"
+            )
         return None
 
-    def _settle(self, problems: Sequence[_Problem], *, found: bool) -> None:
-        """Report what was wrong in stores before the one that had it, or raise when none had."""
-        if found:
-            for problem in problems:
-                path = problem.store.locate(self._key)
-                _log.warning("%s is not used: %s. Another copy is.", path, problem.text)
-            return
+    def _report(self, problems: Sequence[_Problem]) -> None:
+        """Say why a store is passed over; once for each, as there may be thousands of chunks."""
+        for problem in problems:
+            if problem.store.url in self._reported:
+                continue
+            self._reported.add(problem.store.url)
+            path = problem.store.locate(self._key)
+            _log.warning("%s: %s; the next store that holds the checkpoint is read instead", path, problem.text)
+
+    def _fail(self, problems: Sequence[_Problem]) -> NoReturn:
         for problem in problems:
             if not problem.is_damage and problem.error is not None:
                 raise problem.error
@@ -272,3 +334,17 @@ class FileReader:
             "It is not used; resume from an older one.",
             path=problems[0].store.locate(self._key),
         ) from problems[0].error
+
+
+def _split(views: Iterable[memoryview], lengths: Iterable[int]) -> Iterator[list[memoryview]]:
+    """What ``views`` are when laid one after the other, in groups of ``lengths`` bytes."""
+    waiting, rest = iter(views), memoryview(b"")
+    for length in lengths:
+        group = []
+        while length:
+            while not rest.nbytes:
+                rest = next(waiting)
+            group.append(rest[:length])
+            length -= group[-1].nbytes
+            rest = rest[group[-1].nbytes :]
+        yield group

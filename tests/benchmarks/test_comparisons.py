@@ -1,4 +1,4 @@
-"""benchmarks/save.py and restore.py, on small states and with peers that are installed anyway."""
+"""The benchmarks that compare, on small states and with peers that are installed anyway."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_saving_is_measured_against_a_copy_and_a_bare_write(compare):
 
 
 def test_restoring_is_measured_against_a_bare_read(compare):
-    rows = compare("restore", "--states", "600", "--only", *KEYS, "torch-mmap")
-    assert [row["note"] for row in rows.values()] == [""] * (len(KEYS) + 2)
+    rows = compare("restore", "--states", "600", "--only", *KEYS, "torch-mmap", "ours-in-place")
+    assert [row["note"] for row in rows.values()] == [""] * (len(KEYS) + 3)
     ours, read = rows["**exact-resume**"]["rounds"], rows["*bare read*"]["rounds"]
     assert ours["warm / bare read"] == [ours["warm"][0] / read["warm"][0]]
 
@@ -61,3 +61,10 @@ def test_a_peer_that_is_not_installed_is_a_row_that_says_so(compare, monkeypatch
     assert (
         compare("save", "--states", "one", "--only", "moonclip")["moonclip save"]["note"] == "not installed: moonclip"
     )
+
+
+@pytest.mark.s3
+def test_objects_are_brought_to_a_server_and_back(compare):
+    rows = compare("objectstore", "--only", "ours", "s3fs")
+    ours, s3fs = rows["**exact-resume**"]["rounds"], rows["s3fs `pipe`, `cat_file`"]["rounds"]
+    assert ours["download / s3fs"] == [ours["download"][0] / s3fs["download"][0]]

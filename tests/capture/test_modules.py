@@ -6,7 +6,7 @@ import torchmetrics
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC, MulticlassPrecision
 from torchmetrics.wrappers import Running
 
-from resume_core.capture.modules import apply_modules, capture_modules
+from resume_core.capture.modules import apply_modules, capture_modules, plainly_loaded
 
 
 class Net(torch.nn.Module):
@@ -202,3 +202,66 @@ def test_a_collection_with_other_metrics_keeps_its_own_groups():
     other = round_trip(whole, torch.nn.ModuleDict({"m": torchmetrics.MetricCollection(wider)}))
     other["m"].update(torch.ones(2), torch.zeros(2))
     assert {name: value.item() for name, value in other["m"].compute().items()} == {"a": 1.0, "b": 1.0}
+
+
+# ---- what loading overwrites as is
+
+
+class Turned(torch.nn.Linear):
+    """Its file has the weight the other way round."""
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        state_dict[prefix + "weight"] = state_dict[prefix + "weight"].t()
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def hooked(register):
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    getattr(module, register)(lambda *args: None)
+    return module
+
+
+def replaced():
+    module = torch.nn.Linear(2, 2)
+    module._load_from_state_dict = lambda *args: None
+    return module
+
+
+LOOKING = {
+    "a loader of its own": lambda: Turned(2, 2),
+    "a loader put in place": replaced,
+    "a hook before": lambda: hooked("register_load_state_dict_pre_hook"),
+    "a private hook before": lambda: hooked("_register_load_state_dict_pre_hook"),
+    "a hook after": lambda: hooked("register_load_state_dict_post_hook"),
+    "a metric": lambda: MulticlassAccuracy(3),
+    "weight norm": lambda: torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 2)),
+    "a lazy module": lambda: torch.nn.LazyLinear(2),
+}
+
+
+@pytest.mark.parametrize("make", LOOKING.values(), ids=LOOKING)
+def test_a_module_that_looks_at_what_it_loads_is_left_out_with_all_below_it(make):
+    module = torch.nn.ModuleDict({"plain": torch.nn.Linear(2, 2), "outer": torch.nn.Sequential(make())})
+    assert set(plainly_loaded(module)) == {"plain.weight", "plain.bias"}
+    assert plainly_loaded(make()) == {}
+
+
+def test_all_that_a_state_dict_names_is_found_as_the_live_tensors():
+    net = Net()
+    net.inner.append(net.linear)  # twice in the tree, so twice in a state_dict
+    net.spectral = torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(2, 2))
+    found, named = plainly_loaded(net), net.state_dict()
+    assert found.keys() == named.keys()
+    assert all(found[name].data_ptr() == named[name].data_ptr() for name in named)
+    assert found["linear.weight"] is net.linear.weight
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from what torch.compile imports
+def test_a_compiled_module_has_the_names_of_its_state_dict():
+    compiled = torch.nn.Sequential(torch.compile(torch.nn.Linear(2, 2)))
+    assert plainly_loaded(compiled).keys() == compiled.state_dict().keys() == {"0._orig_mod.weight", "0._orig_mod.bias"}
+
+
+def test_nothing_is_found_where_loading_makes_new_tensors(monkeypatch):
+    monkeypatch.setattr(torch.__future__, "get_swap_module_params_on_conversion", lambda: True)
+    assert plainly_loaded(torch.nn.Linear(2, 2)) == {}

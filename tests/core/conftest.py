@@ -40,9 +40,12 @@ class Toy:
         training = {"moments": [self.value * 2, {1: float("inf")}], "extra": self.extra}
         return State(model={"value": self.value}, training=training, rank={"position": [1, 2]}, info={"odd": object()})
 
+    def live_weights(self):
+        return {"value": self.value}
+
     def apply(self, state):
         self.applied = state
-        self.value = state.model["value"].clone()
+        self.value.copy_(state.model["value"])
 
     def step(self):
         self.value += 1

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file, load_model
 
-from resume_core import checkpointer
+from resume_core import files, register_leaf
 from resume_core.checkpointer import Checkpointer
 from resume_core.errors import CorruptCheckpointError, UnsupportedStateError
+from resume_core.image import leaves
 from resume_core.state import State
-from resume_core.storage import CheckpointSlots, Lineage, open_store
+from resume_core.storage import CheckpointSlots, Lineage, commit, open_store
 
 
 class Tied(torch.nn.Module):
@@ -108,14 +110,14 @@ def test_a_failed_write_leaves_no_files(place, monkeypatch):
 @pytest.mark.parametrize("name", ["training.json", "rank-00000.json"])
 def test_a_structure_without_its_parts_is_corrupt(place, name, monkeypatch):
     ref, manifest = place.save(make_state(Tied()))
-    whole = checkpointer.loads
+    whole = files.loads
     without = {"training.json": "model", "rank-00000.json": "own"}[name]
 
     def loads(data, *, path):
         document = whole(data, path=path)
         return {key: value for key, value in document.items() if key != without} if path.endswith(name) else document
 
-    monkeypatch.setattr(checkpointer, "loads", loads)
+    monkeypatch.setattr(files, "loads", loads)
     with pytest.raises(CorruptCheckpointError, match=name):
         Checkpointer(place.store).read(ref, manifest)
 
@@ -133,3 +135,84 @@ def test_saving_draws_no_random_numbers(place):
     before = torch.get_rng_state()
     place.save(state)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Odd:
+    """A value that is only known where it is registered."""
+
+
+def alter(place, ref, name, share):
+    """Flip a bit of one of the files, at a share of its length."""
+    with open(f"{place.folder(ref)}/{name}", "r+b") as file:
+        data = file.read()
+        file.seek(int(share * (len(data) - 1)))
+        file.write(bytes([data[int(share * (len(data) - 1))] ^ 1]))
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Chunks that a header has several of."""
+    monkeypatch.setattr(commit, "CHUNK_BYTES", 512)
+
+
+class TestReadingIntoLiveTensors:
+    def test_they_hold_what_was_saved_and_the_state_shares_their_memory(self, place, small_chunks):
+        model, live = Tied(), Tied()
+        read = Checkpointer(place.store).read(*place.save(make_state(model)), into={"model": live.state_dict()})
+        for name, tensor in model.state_dict().items():
+            shares = read.model[name].data_ptr() == live.state_dict()[name].data_ptr()
+            assert shares == (name != "conv.weight")  # the file of the weights has that one in another order
+            assert torch.equal(read.model[name], tensor)
+            if shares:
+                assert torch.equal(live.state_dict()[name], tensor)
+        live.load_state_dict(dict(read.model))
+        assert all(torch.equal(a, b) for a, b in zip(live.parameters(), model.parameters(), strict=True))
+        assert live.conv.weight.stride() == model.conv.weight.stride()
+
+    def test_moments_are_read_into_too(self, place):
+        state = make_state(Tied())
+        name = "training.optimizer.state.0.exp_avg"
+        live = torch.empty_like(state.training["optimizer"]["state"][0]["exp_avg"]).zero_()
+        read = Checkpointer(place.store).read(*place.save(state), into={"training": {name: live}})
+        moment = read.training["optimizer"]["state"][0]["exp_avg"]
+        assert moment.data_ptr() == live.data_ptr()
+        assert torch.equal(live, state.training["optimizer"]["state"][0]["exp_avg"])
+
+    @pytest.mark.parametrize("name", ["training.safetensors", "rank-00000.safetensors", "training.json"])
+    def test_what_is_damaged_elsewhere_is_found_before_a_weight_is_touched(self, place, name, small_chunks):
+        ref, manifest = place.save(make_state(Tied()))
+        alter(place, ref, name, 0.99)
+        live = Tied()
+        before = {key: tensor.clone() for key, tensor in live.state_dict().items()}
+        with pytest.raises(CorruptCheckpointError, match=name):
+            Checkpointer(place.store).read(ref, manifest, into={"model": live.state_dict()})
+        assert all(torch.equal(tensor, before[key]) for key, tensor in live.state_dict().items())
+
+    def test_so_is_a_leaf_that_this_script_does_not_know(self, place):
+        register_leaf(Odd, lambda odd: None, lambda value: Odd(), name="odd")
+        state = make_state(Tied())
+        ref, manifest = place.save(State(model=state.model, training={"odd": Odd()}, rank={}))
+        del leaves.USER_LEAVES[Odd]
+        live = torch.zeros(4, 4)
+        with pytest.raises(UnsupportedStateError, match="odd"):
+            Checkpointer(place.store).read(ref, manifest, into={"model": {"embed.weight": live}})
+        assert live.count_nonzero() == 0
+
+    @pytest.mark.parametrize("share", [0.0, 0.1, 0.99])
+    def test_a_damaged_chunk_of_the_weights_is_found(self, place, share, small_chunks):
+        ref, manifest = place.save(make_state(Tied()))
+        alter(place, ref, "model.safetensors", share)
+        with pytest.raises(CorruptCheckpointError, match=r"model\.safetensors .* chunk \d+ of \d+ was altered"):
+            Checkpointer(place.store).read(ref, manifest, into={"model": Tied().state_dict()})
+
+    @pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "training.json", "rank-00000.json"])
+    @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+    def test_a_damaged_chunk_comes_from_the_next_store(self, place, tmp_path, name, share, small_chunks):
+        model, live = Tied(), Tied()
+        ref, manifest = place.save(make_state(model))
+        shutil.copytree(place.store.url, tmp_path / "far")
+        alter(place, ref, name, share)
+        stores = [place.store, open_store(tmp_path / "far")]
+        read = Checkpointer(stores[1], read_from=stores).read(ref, manifest, into={"model": live.state_dict()})
+        assert all(torch.equal(read.model[key], tensor) for key, tensor in model.state_dict().items())
+        assert torch.equal(live.embed.weight, model.embed.weight)

@@ -177,7 +177,7 @@ def test_files_swapped_between_files_of_one_checkpoint_are_found(run):
     content = model.read_bytes()
     model.write_bytes(training.read_bytes())
     training.write_bytes(content)
-    run.check_older_is_used("model.safetensors", "it has")
+    run.check_older_is_used(".safetensors of the checkpoint", "it has")
 
 
 def test_when_every_checkpoint_is_damaged_the_run_stops_and_nothing_is_written_over(run):

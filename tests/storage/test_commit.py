@@ -4,6 +4,7 @@ import pytest
 
 from resume_core.errors import CorruptCheckpointError, SaveFailedError, SupersededError
 from resume_core.storage import (
+    CheckpointRef,
     CheckpointSlots,
     CheckpointWriter,
     Lineage,
@@ -179,7 +180,7 @@ def test_a_commit_that_failed_after_it_took_effect_stays_whole(store, again):
     run = Run(store)
     slot = run.slots.take(1)
     writers = write_ranks(store, slot, "a")
-    writers[0]._store = FaultyStore(store, Faults(4, lasting=again), late=True)  # a look, two parts, a look, the put
+    writers[0]._store = FaultyStore(store, Faults(3, lasting=again), late=True)  # a look, two parts, the put
     with pytest.raises(OSError, match="No space"):
         writers[0].commit({"tag": "a"}, still_newest=lambda: None)
     writers[0].discard()
@@ -195,6 +196,27 @@ def test_a_rank_whose_part_may_have_been_seen_deletes_nothing(store):
         other.write_part()
     other.discard()
     assert store.list(slot.path) == ["part-00001.json", "rank-00001.json"]
+
+
+def test_a_manifest_that_appears_after_its_request_was_given_up_stands_for_files_that_are_there(
+    memory_store, monkeypatch
+):
+    run = Run(memory_store)
+    slot = run.slots.take(1)
+    writers = write_ranks(memory_store, slot, "late")
+    late = []
+
+    def no_answer(key, data):
+        late.append((key, data))
+        raise TimeoutError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(memory_store, "put", no_answer)
+        with pytest.raises(TimeoutError):
+            writers[0].commit({"tag": "late"}, still_newest=lambda: None)
+    writers[0].discard()
+    memory_store.put(*late[0])
+    assert load(memory_store, CheckpointRef(slot.attempt, slot.name)) == "late"
 
 
 def test_a_step_that_was_used_gets_a_suffix(store):

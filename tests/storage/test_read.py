@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,9 @@ from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.storage import (
     CheckpointRef,
     CheckpointWriter,
+    FileReader,
     Lineage,
+    commit,
     open_store,
     read_file,
     read_file_into,
@@ -18,6 +22,7 @@ from resume_core.storage import (
     verify,
 )
 
+from .faults import Faults, FaultyStore
 from .helpers import Run, load, payload, tree
 
 MODEL = "model.safetensors"
@@ -141,7 +146,7 @@ def test_files_swapped_between_ranks_are_found(store, ref, suffix):
     for key, content in zip(keys, reversed(contents), strict=True):
         store.put(key, content)
     with pytest.raises(CorruptCheckpointError, match=rf"rank-0000[01]{suffix} of the checkpoint {ref.path} is damaged"):
-        verify(store, ref)
+        verify([store], ref)
 
 
 def test_a_manifest_from_another_checkpoint_is_found(store, run, ref):
@@ -195,6 +200,146 @@ def test_an_error_of_the_system_is_not_called_damage(store, ref, monkeypatch):
     def fail(*args):
         raise PermissionError(13, "no")
 
-    monkeypatch.setattr(store, "read_into", fail)
+    monkeypatch.setattr(store, "read_scattered", fail)
     with pytest.raises(PermissionError):
         verify([store], ref)
+
+
+class CountingStore(FaultyStore):
+    """Notes what is asked of it."""
+
+    def __init__(self, inner):
+        super().__init__(inner, Faults(-1))
+        self.asked = []
+
+    def _do(self, name, *args):
+        self.asked.append(name)
+        return super()._do(name, *args)
+
+
+@pytest.fixture
+def tiers(tmp_path):
+    """Two stores that hold the same checkpoint, and where that is."""
+    near, far = open_store(tmp_path / "near"), open_store(tmp_path / "far")
+    ref = Run(near).save(500, "a")
+    for key in tree(near):
+        far.put(key, near.read(key))
+    return near, far, ref
+
+
+SPOILS = {
+    "altered": lambda store, key: alter(store, key, 70),
+    "missing": lambda store, key: store.delete(key),
+    "truncated": lambda store, key: store.put(key, store.read(key)[:-1]),
+    "too long": lambda store, key: store.put(key, store.read(key) + b"\0"),
+}
+
+
+class TestSeveralStores:
+    @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
+    def test_what_is_damaged_in_the_nearest_comes_from_the_next(self, tiers, spoil, caplog):
+        near, far, ref = tiers
+        record = record_of(near, ref)
+        spoil(near, f"{ref.path}/{MODEL}")
+        assert bytes(read_file([near, far], ref, record)) == payload("a", MODEL)
+        assert verify([near, far], ref) == read_manifest(far, ref)
+        assert near.locate(f"{ref.path}/{MODEL}") in caplog.text
+        with pytest.raises(CorruptCheckpointError):
+            read_file([near], ref, record)
+
+    def test_each_chunk_comes_from_where_it_is_whole(self, tiers):
+        near, far, ref = tiers
+        record = record_of(near, ref)
+        alter(near, f"{ref.path}/{MODEL}", 5)
+        alter(far, f"{ref.path}/{MODEL}", 64 + 5)
+        assert bytes(read_file([near, far], ref, record)) == payload("a", MODEL)
+
+    def test_what_is_damaged_everywhere_is_named_with_every_place(self, tiers):
+        near, far, ref = tiers
+        alter(near, f"{ref.path}/{MODEL}", 70)
+        far.delete(f"{ref.path}/{MODEL}")
+        with pytest.raises(CorruptCheckpointError) as caught:
+            read_file([near, far], ref, record_of(near, ref))
+        message = str(caught.value)
+        assert f"in {near.url} chunk 1 of" in message
+        assert f"in {far.url} chunk 1 is missing" in message
+
+    def test_a_store_that_cannot_be_read_is_passed_over_and_its_error_raised_only_when_no_other_has_it(
+        self, tiers, monkeypatch
+    ):
+        near, far, ref = tiers
+        record = record_of(near, ref)
+
+        def fail(*args):
+            raise PermissionError(13, "no")
+
+        monkeypatch.setattr(near, "read_scattered", fail)
+        assert bytes(read_file([near, far], ref, record)) == payload("a", MODEL)
+        far.delete(f"{ref.path}/{MODEL}")
+        with pytest.raises(PermissionError):
+            read_file([near, far], ref, record)
+
+    def test_the_farther_store_is_not_asked_as_long_as_the_nearer_has_all(self, tiers):
+        near, far, ref = tiers
+        counting = CountingStore(far)
+        read_file([near, counting], ref, record_of(near, ref))
+        verify([near, counting], ref)
+        assert counting.asked == []
+
+    def test_a_manifest_that_is_damaged_in_one_place_is_read_in_the_next(self, tiers):
+        near, far, ref = tiers
+        alter(near, f"{ref.path}/manifest.json", 9)
+        assert verify([near, far], ref) == read_manifest(far, ref)
+        far.delete(f"{ref.path}/manifest.json")
+        with pytest.raises(CorruptCheckpointError, match="manifest"):
+            verify([near, far], ref)
+        near.delete(f"{ref.path}/manifest.json")
+        with pytest.raises(CheckpointNotFoundError):
+            verify([near, far], ref)
+
+
+@pytest.fixture(scope="module")
+def in_chunks(tmp_path_factory):
+    """A store with one checkpoint of several chunks a file."""
+    store = open_store(tmp_path_factory.mktemp("chunks") / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit, "CHUNK_BYTES", 64)
+        Run(store).save(500, "a")
+    return store
+
+
+class TestFileReader:
+    @settings(deadline=None, max_examples=60)
+    @given(data=st.data())
+    def test_the_rest_of_a_file_fills_views_of_any_sizes(self, in_chunks, data):
+        store = in_chunks
+        ref = next(iter(Lineage(store).candidates()))
+        reader = FileReader([store], ref, record_of(store, ref))
+        whole = payload("a", MODEL)
+        start = data.draw(st.integers(0, len(whole)))
+        beginning = reader.read_beginning(start)
+        assert start <= len(beginning) <= start + 64
+        assert whole.startswith(beginning)
+        cuts = sorted(data.draw(st.lists(st.integers(start, len(whole)), max_size=12)))
+        edges = [start, *cuts, len(whole)]
+        views = [memoryview(bytearray(end - begin)) for begin, end in itertools.pairwise(edges)]
+        reader.read_scattered(views, beginning, start)
+        assert b"".join(views) == whole[start:]
+
+    def test_all_of_a_short_file_is_its_beginning(self, store, ref):
+        reader = FileReader([store], ref, record_of(store, ref))
+        assert reader.read_beginning(10**9) == payload("a", MODEL)
+        assert reader.size_bytes == len(payload("a", MODEL))
+
+    def test_chunks_are_read_beside_one_another(self, tiers, monkeypatch):
+        near, _, ref = tiers
+        record = record_of(near, ref)
+        near.num_parallel_reads = len(record.digests)
+        meeting, whole = threading.Barrier(len(record.digests), timeout=30), near.read_scattered
+
+        def read_scattered(*args):
+            meeting.wait()  # breaks when there is only one at a time
+            whole(*args)
+
+        monkeypatch.setattr(near, "read_scattered", read_scattered)
+        assert bytes(read_file([near], ref, record)) == payload("a", MODEL)
