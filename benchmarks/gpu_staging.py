@@ -17,7 +17,7 @@ from measures.report import Comparison
 from measures.rounds import Way, parse_args, run
 from measures.states import Live
 
-from resume_core.image import Arena, FileSpec, Stager, flatten
+from resume_core.image import Arena, FileSpec, Memory, Stager, flatten
 
 RESULTS = Path(__file__).parent / "results" / "gpu_staging.json"
 YARDSTICK = "*one copy of as many bytes into pinned memory*"
@@ -44,13 +44,14 @@ class Staging:
         self._one = torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
         self._pinned = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
         self._each = [torch.empty_like(tensor, device="cpu", pin_memory=True) for tensor in self._state.values()]
-        self._stager = Stager(Arena())
+        self._stager, self._memory = Stager(Arena()), Memory()
 
     def one(self) -> None:
         self._pinned.copy_(self._one)
 
     def ours(self) -> Callable[[], None]:
-        (image,) = self._stager.stage([FileSpec("training.safetensors", flatten(self._state).tensors)])
+        flat = flatten(self._state, memory=self._memory)
+        (image,) = self._stager.stage([FileSpec("training.safetensors", flat.tensors, plan=flat.plan)])
         return image.finish
 
     def to_cpu(self) -> None:

@@ -40,7 +40,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from resume_core.errors import CorruptCheckpointError, SaveFailedError
-from resume_core.storage.digest import CHUNK_BYTES, BytesLike, byte_view, digest, iter_chunks
+from resume_core.storage.digest import CHUNK_BYTES, BytesLike, Digesting, byte_view, iter_chunks
 from resume_core.storage.interface import Store
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest, Part
 from resume_core.storage.paths import (
@@ -145,7 +145,7 @@ class CheckpointWriter:
         self._is_late = False  # the manifest was asked for, of a store that may write it even when it says no
 
     def write_file(self, name: str, buffer: BytesLike) -> FileRecord:
-        """Write one file, durably; the digests are taken in the same pass over the memory.
+        """Write one file, durably; the digests are taken beside that, of the same memory.
 
         Args:
             name: one of the files a checkpoint can hold; a ``rank-`` file must be this rank's.
@@ -158,13 +158,11 @@ class CheckpointWriter:
         """
         view = byte_view(buffer)
         self._check_name(name)
-        digests = []
-        with self._store.open_sink(self._key(name), view.nbytes) as sink:
+        digesting = Digesting(view, CHUNK_BYTES)
+        with digesting, self._store.open_sink(self._key(name), view.nbytes) as sink:
             for offset_bytes, length_bytes in iter_chunks(view.nbytes, CHUNK_BYTES):
-                chunk = view[offset_bytes : offset_bytes + length_bytes]
-                digests.append(digest(chunk))
-                sink.write_at(offset_bytes, chunk)
-        record = FileRecord(name, view.nbytes, CHUNK_BYTES, tuple(digests))
+                sink.write_at(offset_bytes, view[offset_bytes : offset_bytes + length_bytes])
+        record = FileRecord(name, view.nbytes, CHUNK_BYTES, digesting.result())
         self._files[name] = record
         return record
 

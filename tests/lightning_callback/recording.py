@@ -14,6 +14,7 @@ import torchmetrics
 from harness import digest
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers.logger import Logger
+from lightning_utilities.core.apply_func import apply_to_collection
 from small import QUIET
 from torch.utils.data import DataLoader, Dataset
 
@@ -222,6 +223,8 @@ class Lab:
         trainer, net = self.trainer_now, self.net_now
         kept = [c for c in trainer.callbacks if isinstance(c, (ModelCheckpoint, EarlyStopping))]
         states = [c.state_dict() | {"current_score": None} for c in kept]
+        # Lightning loads scores of callbacks to the host, wherever they were
+        states = apply_to_collection(states, torch.Tensor, torch.Tensor.cpu)
         saved = [c._last_global_step_saved for c in kept if isinstance(c, ModelCheckpoint)]
         return {
             "parameters": digest(net.state_dict()),

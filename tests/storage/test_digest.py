@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 import xxhash
 from hypothesis import given
@@ -45,3 +47,36 @@ def test_views_with_gaps_are_refused():
 @pytest.mark.parametrize("text", ["", "0" * 31, "0" * 33, "A" * 32, "g" * 32, "0" * 32 + "\n"])
 def test_only_32_lower_case_hexadecimal_digits_are_a_digest(text):
     assert not digest.is_digest(text)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 10, 11, 35])
+def test_digests_taken_beside_the_writing_are_those_of_the_chunks(size_bytes):
+    data = bytes(range(size_bytes))
+    with digest.Digesting(memoryview(data), 10) as digesting:
+        pass
+    assert digesting.result() == digest.digest_chunks(data, 10)
+
+
+def test_digests_are_taken_while_the_file_is_written(monkeypatch):
+    taken = threading.Event()
+    monkeypatch.setattr(digest, "digest", lambda data: taken.set())
+    with digest.Digesting(memoryview(bytes(30)), 10):
+        assert taken.wait(30)
+
+
+def test_a_file_that_cannot_be_written_ends_the_digests(monkeypatch):
+    started, go_on, taken = threading.Event(), threading.Event(), []
+
+    def slow(data):
+        taken.append(data)
+        started.set()
+        go_on.wait(30)
+        return ""
+
+    monkeypatch.setattr(digest, "digest", slow)
+    digesting = digest.Digesting(memoryview(bytes(1000)), 10)
+    digesting.__enter__()
+    started.wait(30)
+    threading.Timer(0.1, go_on.set).start()
+    digesting.__exit__(OSError, OSError(), None)
+    assert len(taken) == 1
