@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,17 +31,13 @@ dist: Any = torch.distributed  # what is used of it here has no types
 Layout = list[list[int]]
 """Indices of parameters, bucket by bucket."""
 
-_fits = itertools.count()  # every rank counts alike, and each fit has keys of its own in the store
 _LOGGED = "rebuilt_per_bucket_param_indices"
 
 
 def ranks_of(strategy: Any) -> Ranks:
     """The ranks of a strategy whose processes have found each other."""
-    fit = next(_fits)
-    if strategy.world_size == 1:
-        return Ranks()
-    store = dist.PrefixStore(f"exact_resume/{fit}", dist.distributed_c10d._get_default_store())
-    return Ranks(strategy.global_rank, strategy.world_size, store)
+    size = strategy.world_size
+    return Ranks() if size == 1 else Ranks.of_torch(strategy.global_rank, size)
 
 
 class BucketLayout:

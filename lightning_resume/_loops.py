@@ -1,4 +1,4 @@
-"""Marks of the Trainer and its loops that no Lightning checkpoint holds, and what Lightning's own is loaded with.
+"""Marks of the Trainer and its loops that no Lightning checkpoint holds, and the hyper-parameters that one holds.
 
 Internals used (Lightning 2.6): ``epoch_loop._batches_that_stepped``, ``_last_train_dl_reload_epoch`` and
 ``_last_val_dl_reload_epoch`` of the loops, and for validation by the clock ``trainer._val_check_time_interval`` and
@@ -8,16 +8,13 @@ Internals used (Lightning 2.6): ``epoch_loop._batches_that_stepped``, ``_last_tr
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
-
-import torch
 
 from lightning_resume._ending import time_is_up
 from lightning_resume._results import apply_connector, capture_connector
 
-__all__ = ["apply_marks", "capture_marks", "hparam_keys", "hyper_parameters", "versioned"]
+__all__ = ["apply_marks", "capture_marks", "hparam_keys", "hyper_parameters"]
 
 
 def capture_marks(trainer: Any) -> dict[str, Any]:
@@ -55,13 +52,6 @@ def apply_marks(trainer: Any, saved: Mapping[str, Any], *, goes_on: bool) -> Non
     if saved["since_validation_s"] is not None:
         trainer._last_val_time = time.monotonic() - saved["since_validation_s"]
     apply_connector(trainer._logger_connector, saved["connector"])
-
-
-def versioned(module: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> OrderedDict[str, torch.Tensor]:
-    """Weights with the versions of the modules, without which some convert them as if from an old release."""
-    found = OrderedDict(weights)
-    found._metadata = getattr(module.state_dict(), "_metadata", {})  # type: ignore[attr-defined]
-    return found
 
 
 def _with_hparams(trainer: Any) -> Iterator[Any]:

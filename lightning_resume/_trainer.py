@@ -32,10 +32,10 @@ from lightning_resume._averaging import (
 from lightning_resume._callbacks import model_checkpoints
 from lightning_resume._data import Data
 from lightning_resume._ddp import BucketLayout, ranks_of
-from lightning_resume._description import describe, refuse_new_shapes, shapes, size_bytes
+from lightning_resume._description import describe
 from lightning_resume._embedding import Embedding, state_of
 from lightning_resume._ending import clear_restart, ending, is_last, limits
-from lightning_resume._loops import apply_marks, capture_marks, hparam_keys, hyper_parameters, versioned
+from lightning_resume._loops import apply_marks, capture_marks, hparam_keys, hyper_parameters
 from lightning_resume._outputs import Outputs
 from lightning_resume._package import package_of
 from lightning_resume._place import names_a_file
@@ -48,6 +48,7 @@ from resume_core.capture.gradients import apply_gradients, capture_gradients
 from resume_core.capture.modules import apply_modules, capture_modules
 from resume_core.capture.optimizer import place_optimizer_state
 from resume_core.capture.rng import apply_rng, capture_rng, preserved_rng
+from resume_core.capture.weights import refuse_new_shapes, shapes, size_bytes, versioned
 from resume_core.errors import ResumeError
 from resume_core.state import Ending, Fact, Progress, State
 

@@ -45,6 +45,10 @@ class Boundaries:
         self._schedule.restart(progress)
         self._met, self._meet_at = (progress.batch, time.monotonic()), progress.batch + 1
 
+    def request(self) -> None:
+        """A save is due, whatever the schedule says."""
+        self._requested = True
+
     def taken(self, progress: Progress) -> None:
         """A save was taken: none is due."""
         self._requested = False

@@ -12,12 +12,15 @@ Each call of `Ranks.agree` is a meeting: every rank calls it in the same order w
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+
+import torch.distributed
 
 from resume_core.errors import ResumeError
 
@@ -29,6 +32,7 @@ AGREE_S = 1800.0
 _PAUSE_S = 0.05  # between two looks, at most; ranks that train together come within milliseconds
 _SAY_AFTER_S = 60.0
 
+_calls = itertools.count()  # every rank counts alike
 _log = logging.getLogger(__name__)
 Decide = Callable[[list[Any]], Any]
 
@@ -55,6 +59,18 @@ class Ranks:
         self._store, self._timeout_s = store, timeout_s
         self._number = 0
         self._last = ""
+
+    @classmethod
+    def of_torch(cls, rank: int, size: int) -> Ranks:
+        """The ranks of ``torch.distributed``, which is initialised; each call has keys of its own in its store.
+
+        Args:
+            rank: this one.
+            size: how many there are; all of them call this in the same order.
+        """
+        dist: Any = torch.distributed
+        place = f"exact_resume/{next(_calls)}"
+        return cls(rank, size, dist.PrefixStore(place, dist.distributed_c10d._get_default_store()))
 
     @property
     def is_first(self) -> bool:

@@ -358,6 +358,10 @@ class Session:
                 self._try(progress, place)
         return False
 
+    def request(self) -> None:
+        """Save at the next boundary that allows it, whatever the schedule says; with several ranks on each alike."""
+        self._boundaries.request()
+
     def _try(self, progress: Progress, place: list[Any]) -> None:
         try:
             self._take(progress, "schedule", place)

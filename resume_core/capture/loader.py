@@ -44,14 +44,25 @@ class ResumableLoader:
         slot: which loader of the run it is, so that two loaders never share draws.
         rank: of this process.
         world_size: how many ranks have such a loader; what its samples draw differs between them.
+        sets_epoch: whether samplers are told the epoch when an iterator is made; False where a framework does it.
     """
 
-    def __init__(self, loader: DataLoader[Any], *, key: int, slot: int, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        *,
+        key: int,
+        slot: int,
+        rank: int = 0,
+        world_size: int = 1,
+        sets_epoch: bool = True,
+    ) -> None:
         # held weakly: the loader holds this object, and a cycle would keep worker processes alive until a collection
         self._loader = weakref.ref(loader)
         self.key = key
         self.slot = slot
         self.rank, self.world_size = rank, world_size
+        self._sets_epoch = sets_epoch
         self._sampler: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         self._chain = sampler_chain(self._sampler)
         self.salt = next((salt for salt in map(sampler_salt, self._chain) if salt), 0)
@@ -171,7 +182,7 @@ class ResumableLoader:
     def iterate(self, cls: type[DataLoader[Any]]) -> Iterator[Any]:
         """An iterator over what is left of the round, as ``cls.__iter__`` makes it."""
         at = self.live = self._take_next()
-        for sampler in self._chain:
+        for sampler in self._chain if self._sets_epoch else ():
             if callable(getattr(sampler, "set_epoch", None)):
                 sampler.set_epoch(at.epoch)
         with self.own_code(at):

@@ -118,9 +118,9 @@ def order(sampler: Any, seed: int, start: int, *, single: bool) -> Iterator[Any]
         sampler: a sampler of single indices, or a batch sampler.
         seed: 64-bit seed of this epoch's order.
         start: samples to pass over.
-        single: whether ``sampler`` yields single indices.
+        single: whether the loader takes what ``sampler`` yields one by one, as it is: ``start`` counts that then.
     """
-    if is_plain_batching(sampler):
+    if is_plain_batching(sampler) and not single:
         indices, stream = _open(sampler.sampler, seed, start, _skip)
         return _batches(indices, stream, sampler.batch_size, sampler.drop_last)
     units, stream = _open(sampler, seed, start, _skip if single else _skip_batches)

@@ -245,3 +245,9 @@ def test_an_error_of_a_sampler_leaves_the_generators_alone():
     with pytest.raises(KeyError):
         list(order(Failing(), 5, 0, single=True))
     assert rng_fingerprint() == before
+
+
+@pytest.mark.parametrize("start", range(5))
+def test_a_batch_sampler_whose_batches_are_taken_one_by_one_is_sought_by_batches(start):
+    whole = BatchSampler(RandomSampler(range(10)), 3, False)
+    assert list(order(whole, 5, start, single=True)) == list(order(whole, 5, 0, single=True))[start:]

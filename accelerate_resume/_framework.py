@@ -1,0 +1,262 @@
+"""An Accelerator's run as a `resume_core.framework.Framework`: what is captured and applied, and when.
+
+What a checkpoint holds is applied in two parts. As soon as it is read, all of it that user code can look at. And on
+*arrival*, when the script is back at the moment at which it was saved, what the code in between may have changed, the
+random generators last: the code of an epoch above its inner loop runs again, and must leave no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from accelerate_resume._accelerator import Accelerated, PreparedLoader, own_optimizer, small_part
+from accelerate_resume._counters import Counters, apply_counters, capture_counters, numbers
+from accelerate_resume._passes import TrackedLoader
+from accelerate_resume._tracker import Tracker
+from resume_core.capture.generators import apply_generators, capture_generators, find_generators
+from resume_core.capture.gradients import apply_gradients, capture_gradients
+from resume_core.capture.modules import apply_modules, capture_modules
+from resume_core.capture.order import sampler_chain, sampler_salt
+from resume_core.capture.rng import apply_rng, capture_rng
+from resume_core.capture.runconfig import (
+    describe_environment,
+    describe_loader,
+    describe_model,
+    describe_optimizers,
+    describe_schedulers,
+)
+from resume_core.capture.weights import refuse_new_shapes, shapes, size_bytes, versioned
+from resume_core.errors import ResumeError, UnsupportedStateError
+from resume_core.state import Fact, Progress, State
+
+__all__ = ["AcceleratorFramework"]
+
+
+class AcceleratorFramework:
+    """One run of an Accelerator.
+
+    Args:
+        accelerator: to which a plugin was just attached: nothing is prepared yet.
+        boundary: called at each, with where the run stands.
+    """
+
+    def __init__(self, accelerator: Any, boundary: Callable[[Progress], None]) -> None:
+        self._accelerated = Accelerated(accelerator)
+        self._boundary = boundary
+        self.tracker = Tracker(self._reach, self._arrive)
+        self.counters = Counters({})
+        self.tracked: dict[str, Any] = {}
+        self.limits: Mapping[str, float] = {}
+        self.seed = Fact(None, "info")
+        self._data_facts: dict[str, Fact] = {}
+        self._key: int | None = None
+        self._late: dict[str, Any] = {}
+        self._shapes: dict[str, Any] = {}
+        self._counts: dict[str, int] = {}
+        self._ends_epoch = self._is_last = False
+        self.ranks = self._accelerated.ranks()
+        self._accelerated.around("prepare_data_loader", self._prepare_loader)
+        self._accelerated.around("prepare_optimizer", self._prepare_optimizer)
+        self._accelerated.around("backward", self._backward)
+
+    # ---- in place of methods of the Accelerator
+
+    def _prepare_loader(self, plain: Callable[..., Any], loader: Any, *args: Any, **kwargs: Any) -> Any:
+        if PreparedLoader.of(loader) is not None:
+            return plain(loader, *args, **kwargs)
+        sampler = getattr(loader, "sampler", None) if loader.batch_sampler is None else loader.batch_sampler
+        salt = next((salt for salt in map(sampler_salt, sampler_chain(sampler)) if salt), 0)
+        slot = len(self.tracker.loaders)
+        facts = describe_loader(loader, prefix=f"data.{slot}")
+        prepared = plain(loader, *args, **kwargs)
+        tracked = self.tracker.track(prepared, salt)
+        self._data_facts |= facts
+        if self._key is not None:
+            tracked.open(self._key, self.ranks.rank, self.ranks.size)
+            self.tracker.meet(tracked)
+        return prepared
+
+    def _prepare_optimizer(self, plain: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        prepared = plain(optimizer, *args, **kwargs)
+        own = own_optimizer(prepared)
+        if self not in [getattr(hook, "__self__", None) for hook in own._optimizer_step_post_hooks.values()]:
+            own.register_step_post_hook(self._stepped)
+        return prepared
+
+    def _backward(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = plain(*args, **kwargs)
+        self.tracker.trained()
+        return result
+
+    def _stepped(self, *_: Any) -> None:
+        self.tracker.trained()  # by a script that calls backward itself
+        self.tracker.counts.step += 1
+
+    # ---- boundaries
+
+    @property
+    def progress(self) -> Progress:
+        """Where the run stands."""
+        counts = self.tracker.counts
+        return Progress(
+            step=counts.step,
+            batch=counts.batch,
+            epoch=max(counts.epoch, 0),
+            epoch_batch=counts.epoch_batch,
+            in_window=self._accelerated.in_window,
+            is_last=self._is_last,
+        )
+
+    def _reach(self, ends_epoch: bool, is_last: bool) -> None:
+        self._ends_epoch, self._is_last = ends_epoch, is_last
+        self._boundary(self.progress)
+
+    # ---- Framework
+
+    @property
+    def weights_bytes(self) -> int:
+        """Size of what the models' ``state_dict`` hold."""
+        return size_bytes(self._weights())
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The script's counters that are one number."""
+        return numbers(self.counters)
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        return {
+            prefix + name: tensor
+            for prefix, module in self._accelerated.models.items()
+            for name, tensor in module.state_dict().items()
+        }
+
+    @property
+    def modules(self) -> dict[str, torch.nn.Module]:
+        """All that a step may change, by name: prepared models, and modules that are tracked or registered."""
+        others = {f"tracked.{name}": value for name, value in self.tracked.items()}
+        others |= {f"registered.{place}": value for place, value in enumerate(self._accelerated.registered)}
+        models = {f"model{prefix.rstrip('.')}": module for prefix, module in self._accelerated.models.items()}
+        return models | {name: value for name, value in others.items() if isinstance(value, torch.nn.Module)}
+
+    @property
+    def _parameters(self) -> dict[str, torch.nn.Parameter]:
+        return {
+            f"{prefix}.{name}": parameter
+            for prefix, module in self.modules.items()
+            for name, parameter in module.named_parameters()
+        }
+
+    def prepare(self, key: int) -> None:
+        """The run's key is known: everything that loaders draw is a function of it from now on."""
+        if self._key is None:
+            self._agree_on_seeds()
+        self._key = key
+        for loader in self.tracker.loaders.values():
+            loader.open(key, self.ranks.rank, self.ranks.size)
+
+    def _agree_on_seeds(self) -> None:
+        """Ranks must go over one order, whatever each was seeded with."""
+        loaders = [self.tracker.loaders[slot] for slot in sorted(self.tracker.loaders)]
+        mine = [[loader.salt, loader.prepared.seeds] for loader in loaders]
+        for loader, (salt, seeds) in zip(loaders, self.ranks.share("the seeds of samplers", mine), strict=True):
+            loader.salt, loader.prepared.seeds = salt, seeds
+
+    def preamble(self) -> Mapping[str, Any]:
+        """Nothing needs to be known before a checkpoint is read."""
+        return {}
+
+    def describe(self) -> dict[str, Fact]:
+        """Seed, loaders, optimizers, schedulers, models and the Accelerator's arguments."""
+        self._refuse_unseen_parameters()
+        weights = self._weights()
+        self._shapes, self._counts = shapes(weights), self._accelerated.counts
+        facts = {"seed": self.seed, "world_size": Fact(self.ranks.size), **self._accelerated.describe()}
+        facts |= dict(self._data_facts)
+        facts |= describe_optimizers(self._accelerated.optimizers)
+        facts |= describe_schedulers(self._accelerated.schedulers)
+        facts["counters"] = Fact(sorted(self.counters))
+        facts["tracked"] = Fact(sorted(self.tracked), "structure")
+        facts["registered"] = Fact(len(self._accelerated.registered), "structure")
+        return facts | describe_model(weights) | describe_environment()
+
+    def _refuse_unseen_parameters(self) -> None:
+        known = {id(parameter) for parameter in self._parameters.values()}
+        for place, optimizer in enumerate(self._accelerated.optimizers):
+            unseen = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in known]
+            if unseen:
+                raise ResumeError(
+                    f"optimizer {place} ({type(optimizer).__name__}) trains {len(unseen)} parameter(s) that belong to "
+                    "no prepared model, so a resume would lose them: give the module to accelerator.prepare(), or to "
+                    "resume.track(name=module)"
+                )
+
+    def capture(self) -> State:
+        """The state at a boundary: live references."""
+        rng = capture_rng()
+        weights = self._weights()
+        self._refuse_changes(weights)
+        training = {
+            "accelerator": self._accelerated.capture_training(),
+            "tracked": {name: value.state_dict() for name, value in self.tracked.items()},
+        }
+        loaders = self._prepared_loaders()
+        rank = {
+            "rng": rng,
+            "generators": capture_generators(self._generators()),
+            "modules": {name: capture_modules(module) for name, module in self.modules.items()},
+            "gradients": capture_gradients(self._parameters),
+            "marks": self._accelerated.capture_marks(loaders),
+            "tracker": self.tracker.capture(self.ranks.size, is_first=self.ranks.is_first),
+            "counters": capture_counters(self.counters),
+        }
+        return State(model=weights, training=training, rank=rank)
+
+    def _prepared_loaders(self) -> list[PreparedLoader]:
+        return [loader.prepared for _, loader in sorted(self.tracker.loaders.items())]
+
+    def _generators(self) -> tuple[Any, ...]:
+        return find_generators([*self.modules.values(), *self.tracked.values(), *self._accelerated.registered])
+
+    def _refuse_changes(self, weights: Mapping[str, torch.Tensor]) -> None:
+        for kind, count in self._accelerated.counts.items():
+            if count != self._counts[kind]:
+                raise UnsupportedStateError(
+                    f"there were {self._counts[kind]} of kind {kind} when the run began and there are {count} now, so "
+                    "a new process could not load them: prepare and register everything before resume.epochs()",
+                    path=kind,
+                )
+        refuse_new_shapes(self._shapes, weights)
+
+    def apply(self, state: State) -> None:
+        """Put the state into the live objects now; what code may still change, once more on arrival."""
+        for prefix, module in self._accelerated.models.items():
+            own = {name[len(prefix) :]: value for name, value in state.model.items() if name.startswith(prefix)}
+            module.load_state_dict(versioned(module, own))
+        self._accelerated.apply_training(state.training["accelerator"])
+        for name, value in self.tracked.items():
+            if name in state.training["tracked"]:
+                value.load_state_dict(state.training["tracked"][name])
+        apply_counters(self.counters, state.rank["counters"])
+        self.tracker.apply(state.rank["tracker"])
+        self._late = dict(state.rank) | {"small": small_part(state.training["accelerator"])}
+
+    def _arrive(self) -> None:
+        late, self._late = self._late, {}
+        self._accelerated.apply_small(late["small"])
+        apply_counters(self.counters, late["counters"])
+        for name, module in self.modules.items():
+            if name in late["modules"]:
+                apply_modules(module, late["modules"][name])
+        apply_gradients(self._parameters, late["gradients"])
+        self.tracker.apply_marks(late["tracker"])
+        self._accelerated.apply_marks(late["marks"], self._prepared_loaders())
+        apply_generators(self._generators(), late["generators"])
+        apply_rng(late["rng"])
+
+    @property
+    def train_loaders(self) -> list[TrackedLoader]:
+        """All loaders that were prepared."""
+        return list(self.tracker.loaders.values())

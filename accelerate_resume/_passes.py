@@ -1,0 +1,207 @@
+"""Passes over prepared loaders: which lead, which were trained on, and where each of them stands.
+
+A *pass* is one iterator that a script asks a loader for. It may train if gradients were enabled when it was made, and
+it has trained once a backward followed a batch of it. Passes that may not train are validation: what they draw is a
+function of how many batches had been trained on, and nothing of them is kept.
+
+The code of an epoch runs again from its top when a run goes on inside it, and makes the passes of that epoch again, in
+the same order. Each gets the place that its predecessor had: one that was through, or was left by ``break``, is over at
+once; one that was open goes on behind its last batch. A pass that never trained (a validation with gradients enabled)
+is gone over again.
+
+Boundaries are the moments at which nothing is half done: the *leading* pass, which was asked first in this epoch and is
+still open, is asked for its next batch or ends, and no other pass has given a batch that was not trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from accelerate_resume._accelerator import PreparedLoader
+from resume_core.capture.iterators import Mark, Round
+from resume_core.capture.loader import ResumableLoader, is_resumable
+
+__all__ = ["Pass", "TrackedLoader"]
+
+
+@dataclass(eq=False)
+class Pass:
+    """One pass over a loader that may train.
+
+    Attributes:
+        index: which of the loader's passes it is, counted over the run.
+        num_batches: given away, those before a resume included.
+        trained: whether a backward followed one of its batches.
+        fresh: whether its last batch was not trained on yet.
+        over: whether nothing of it is left.
+        iterator: what the script holds of it.
+        begun: whether the loader was asked for a batch of it in this process.
+        position: where the loader stood, saved before this process; None for its beginning.
+        at_end: whether its last batch was given away, and no other was asked for.
+        round: what the loader inside calls it.
+    """
+
+    index: int = -1
+    num_batches: int = 0
+    trained: bool = False
+    fresh: bool = False
+    over: bool = False
+    iterator: Any = None
+    begun: bool = False
+    position: Mapping[str, Any] | None = None
+    at_end: bool = False
+    round: Round | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the script may still ask for more of it."""
+        return not self.over and self.iterator is not None and self.iterator() is not None
+
+    def take(self, saved: Mapping[str, Any]) -> None:
+        """Become what `TrackedLoader.capture` saw."""
+        self.index, self.num_batches = saved["pass"], saved["num_batches"]
+        self.trained, self.over, self.at_end = saved["trained"], saved["over"], saved["at_end"]
+        self.position = saved["position"]
+
+
+class TrackedLoader:
+    """A prepared loader and its passes.
+
+    Args:
+        loader: what ``prepare`` made.
+        slot: which loader of the run it is.
+        salt: what a generator of the user's adds to the seed of the order.
+        iterate: given this and a function that makes the plain iterator, makes the one that the script sees.
+    """
+
+    def __init__(
+        self, loader: Any, slot: int, salt: int, iterate: Callable[[TrackedLoader, Any], Iterator[Any]]
+    ) -> None:
+        self.prepared = PreparedLoader(loader, lambda plain: iterate(self, plain))
+        self.slot, self.salt = slot, salt
+        self.handle: ResumableLoader | None = None
+        self.trains = False
+        self.num_passes = 0
+        self.passes: list[Pass] = []
+        """Of this epoch, in the order in which they were made."""
+        self.waiting: list[Pass] = []
+        """Made before the run knew where it goes on."""
+        self._pending: list[Mapping[str, Any]] = []  # passes of this epoch that its code has not asked for again
+        self._last_round: Round | None = None
+        self._last_position: Mapping[str, Any] | None = None  # saved before this process
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether it can be positioned."""
+        return is_resumable(self.prepared.base)
+
+    def open(self, key: int, rank: int, num_ranks: int) -> None:
+        """The run's key is known: what the loader draws is a function of it from now on."""
+        if not self.is_resumable:
+            return
+        if self.handle is None:
+            self.handle = ResumableLoader(
+                self.prepared.base, key=key, slot=self.slot, rank=rank, world_size=num_ranks, sets_epoch=False
+            )
+        self.handle.key, self.handle.salt = key, self.salt
+
+    # ---- passes
+
+    @property
+    def restores(self) -> bool:
+        """Whether a pass that is made now has a predecessor."""
+        return bool(self._pending)
+
+    def bind(self, one: Pass) -> None:
+        """Give a new pass the place of its predecessor, or the next."""
+        if self._pending:
+            one.take(self._pending.pop(0))
+        else:
+            one.index = self.num_passes
+            self.num_passes += 1
+        self.passes = [*(p for p in self.passes if p.trained or p.is_open), one]
+
+    def begin(self, one: Pass) -> None:
+        """The first batch of a pass in this process is about to be asked for."""
+        one.begun = True
+        self._begin(one.position, one.index)
+        one.position = None
+
+    def begin_validation(self, num_batches: int) -> None:
+        """The first batch of a pass that may not train is about to be asked for, so many batches into the run."""
+        self._begin(None, -1 - num_batches)
+
+    def _begin(self, position: Mapping[str, Any] | None, epoch: int) -> None:
+        if self.handle is None:
+            return
+        position = position or self._last_position  # a position in another pass: its samplers' attributes are taken
+        if position is not None:
+            self.handle.seek(position)
+        self._last_position = None
+        self.handle.begin(epoch)
+
+    def begun(self, one: Pass | None) -> None:
+        """The first batch was asked for: the loader inside has begun a round."""
+        if self.handle is not None:
+            self._last_round = self.handle.live
+            if one is not None:
+                one.round = self.handle.live
+
+    def leave_epoch(self) -> None:
+        """The epoch's code has run: only what the script still holds lives on."""
+        self.passes = [one for one in self.passes if one.is_open]
+        self._pending = []
+
+    # ---- state
+
+    def capture(self, num_ranks: int, *, reads: bool) -> dict[str, Any]:
+        """Where it and its passes stand, as plain values.
+
+        Args:
+            num_ranks: that train together.
+            reads: whether this rank reads from it.
+        """
+        passes = [self._capture_pass(one, num_ranks, reads) for one in self.passes if one.trained or one.is_open]
+        return {
+            "loader": self.prepared.capture(),
+            "seeds": self.prepared.seeds,
+            "salt": self.salt,
+            "trains": self.trains,
+            "num_passes": self.num_passes,
+            "passes": [*passes, *map(dict, self._pending)],
+            "position": self._state_of(self._last_round) or self._last_position,
+        }
+
+    def _capture_pass(self, one: Pass, num_ranks: int, reads: bool) -> dict[str, Any]:
+        position = one.position
+        if one.begun and one.is_open and not one.at_end and reads:
+            position = self._state_of(one.round, self.prepared.num_read(one.num_batches, num_ranks))
+        return {
+            "pass": one.index,
+            "num_batches": one.num_batches,
+            "trained": one.trained,
+            "over": not one.is_open,
+            "at_end": one.at_end and one.is_open,
+            "position": position,
+        }
+
+    def _state_of(self, at: Round | None, num_batches: int | None = None) -> dict[str, Any] | None:
+        if self.handle is None or at is None:
+            return None
+        return self.handle.state(Mark(at.epoch, at.round, at.num_batches if num_batches is None else num_batches))
+
+    def apply(self, saved: Mapping[str, Any]) -> None:
+        """Go on where `capture` saw it: the next passes take the places of their predecessors."""
+        self.apply_marks(saved)
+        self.salt, self.prepared.seeds, self.trains = saved["salt"], saved["seeds"], saved["trains"]
+        if self.handle is not None:
+            self.handle.salt = self.salt
+        self._pending, self._last_position = list(saved["passes"]), saved["position"]
+
+    def apply_marks(self, saved: Mapping[str, Any]) -> None:
+        """Once more what code may have changed that runs again before the first batch."""
+        self.num_passes = saved["num_passes"]
+        if not any(one.begun and one.is_open for one in self.passes):
+            self.prepared.apply(saved["loader"])

@@ -1,0 +1,314 @@
+"""What a training script does, seen from outside: its epochs, the batches that it trains on, and boundaries."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from accelerate_resume._passes import Pass, TrackedLoader
+from resume_core.errors import ResumeError
+
+__all__ = ["BETWEEN", "Tracker"]
+
+BETWEEN, AT_FETCH, AT_END = "between epochs", "at a fetch", "at the end of a pass"
+
+
+@dataclass
+class _Place:
+    """A moment of a run.
+
+    Attributes:
+        kind: `BETWEEN`, `AT_FETCH` or `AT_END`.
+        slot: of the loader that leads.
+        index: of its pass.
+        begun: whether a batch of that pass was given away.
+    """
+
+    kind: str = BETWEEN
+    slot: int = -1
+    index: int = -1
+    begun: bool = False
+
+    def is_at(self, loader: TrackedLoader, one: Pass) -> bool:
+        return (self.slot, self.index) == (loader.slot, one.index)
+
+
+@dataclass
+class Counts:
+    """How far a run is.
+
+    Attributes:
+        step: optimizer steps done.
+        batch: batches trained on.
+        epoch: the current one; -1 before the first.
+        epoch_batch: batches of it.
+        epoch_slot: the loader that began to train the run: with a range of the user's own, its passes are the epochs.
+    """
+
+    step: int = 0
+    batch: int = 0
+    epoch: int = -1
+    epoch_batch: int = 0
+    epoch_slot: int = -1
+
+
+class _PassIterator:
+    """What a script iterates over in place of a loader's own iterator."""
+
+    def __init__(self, tracker: Tracker, loader: TrackedLoader, plain: Callable[[], Iterator[Any]]) -> None:
+        self._tracker, self.loader = tracker, loader
+        self._plain = plain
+        self._inner: Iterator[Any] | None = None
+        self.may_train = torch.is_grad_enabled()
+        self.one = Pass(iterator=weakref.ref(self))
+
+    def __iter__(self) -> _PassIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._tracker.is_running or not self.may_train:
+            return self._validated()
+        return self._tracker.next_batch(self)
+
+    def _validated(self) -> Any:
+        if self._inner is None:
+            self.may_train, self.one.over = False, True
+            self.loader.begin_validation(self._tracker.counts.batch)
+            batch = self.fetch()
+            self.loader.begun(None)
+            return batch
+        return self.fetch()
+
+    def fetch(self) -> Any:
+        """A batch of the plain iterator."""
+        if self._inner is None:
+            self._inner = self._plain()
+        return next(self._inner)
+
+
+@dataclass
+class Tracker:
+    """Follows one run.
+
+    Attributes:
+        boundary: called at each, with whether it is the end of an epoch and nothing is trained after it.
+        arrive: called when the moment is there that the run goes on from.
+        loaders: by slot.
+        counts: how far the run is.
+        is_running: between the start of the run and its end.
+        finds_epochs: whether the script has a range of its own, so that epochs are found by their passes.
+    """
+
+    boundary: Callable[[bool, bool], None]
+    arrive: Callable[[], None]
+    loaders: dict[int, TrackedLoader] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
+    is_running: bool = False
+    finds_epochs: bool = False
+    _opened: list[tuple[TrackedLoader, Pass]] = field(default_factory=list)
+    _here: _Place = field(default_factory=_Place)
+    _destination: _Place | None = None
+    _next_slot: int = 0
+    _slot_of_epoch: int = 0
+    _saved: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    # ---- loaders
+
+    def track(self, loader: Any, salt: int) -> TrackedLoader:
+        """Follow a loader that was just prepared."""
+        slot, self._next_slot = self._next_slot, self._next_slot + 1
+        tracked = self.loaders[slot] = TrackedLoader(loader, slot, salt, self._iterate)
+        return tracked
+
+    def meet(self, tracked: TrackedLoader) -> None:
+        """A loader that was prepared while the run goes on takes the place of its predecessor."""
+        if tracked.slot in self._saved:
+            tracked.apply(self._saved.pop(tracked.slot))
+
+    def _iterate(self, loader: TrackedLoader, plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        iterator = _PassIterator(self, loader, plain)
+        if iterator.may_train and self.is_running:
+            self._bind(loader, iterator.one)
+        elif iterator.may_train:
+            loader.waiting.append(iterator.one)
+        return iterator
+
+    def _bind(self, loader: TrackedLoader, one: Pass) -> None:
+        if self.finds_epochs and loader.slot == self.counts.epoch_slot and not loader.restores:
+            before = loader.passes
+            if any(known.trained for known in before) and not any(known.is_open for known in before):
+                self.leave_epoch()
+                self.enter_epoch(self.counts.epoch + 1)
+        loader.bind(one)
+
+    # ---- epochs
+
+    def start(self) -> None:
+        """The run knows where it goes on: iterators that a script made early are passes of it."""
+        self.is_running = True
+        for loader in self.loaders.values():
+            for one in loader.waiting:
+                if one.is_open:
+                    self._bind(loader, one)
+            loader.waiting.clear()
+
+    def enter_epoch(self, epoch: int) -> None:
+        """The code of an epoch begins to run."""
+        self.counts.epoch, self.counts.epoch_batch = epoch, self.counts.epoch_batch if self._destination else 0
+        self._slot_of_epoch = self._next_slot
+
+    def end_epoch(self, *, is_last: bool) -> None:
+        """The code of an epoch has run."""
+        self.leave_epoch()
+        self._here = _Place()
+        self.boundary(True, is_last)
+
+    def leave_epoch(self) -> None:
+        """Forget what belongs to the epoch alone.
+
+        Raises:
+            ResumeError: the place at which the run was saved did not come.
+        """
+        self._refuse_lost()
+        for loader in self.loaders.values():
+            loader.leave_epoch()
+        self._opened = []
+
+    def _refuse_lost(self) -> None:
+        if self._destination is not None and self._destination.kind != BETWEEN:
+            raise ResumeError(
+                f"the run was saved {self._destination.kind} of loader {self._destination.slot} in epoch "
+                f"{self.counts.epoch}, and the script went through that epoch without asking for it: loaders must be "
+                "prepared and gone over in the same order as before"
+            )
+
+    # ---- batches
+
+    def next_batch(self, iterator: _PassIterator) -> Any:
+        """What a pass that may train gives next."""
+        loader, one = iterator.loader, iterator.one
+        if one.over or (one.at_end and not one.begun):
+            self._ask_over(loader, one)
+            raise StopIteration
+        self._before_fetch(loader, one)
+        first = not one.begun
+        if first:
+            loader.begin(one)
+        try:
+            batch = iterator.fetch()
+        except StopIteration:
+            self._ended(loader, one)
+            raise
+        if first:
+            loader.begun(one)
+            self._arrive_at(AT_FETCH, loader, one)
+        one.num_batches += 1
+        one.fresh, one.at_end = True, loader.prepared.is_at_end
+        return batch
+
+    def _ask_over(self, loader: TrackedLoader, one: Pass) -> None:
+        if not one.over:
+            loader.prepared.finish()
+            self._ended(loader, one)
+        else:
+            self._arrive_at(AT_END, loader, one)
+
+    def _before_fetch(self, loader: TrackedLoader, one: Pass) -> None:
+        if all(one is not known for _, known in self._opened):
+            self._opened = [*(known for known in self._opened if known[1].trained or known[1].is_open), (loader, one)]
+        if one.at_end:
+            return  # its end is a boundary, and comes now
+        if self._destination is not None and not self._destination.begun:
+            self._arrive_at(AT_FETCH, loader, one)
+            return
+        begins_epoch = self.finds_epochs and one.num_batches == 0 and loader.trains
+        if (one.trained or begins_epoch) and self._leads(one):
+            self._reach(_Place(AT_FETCH, loader.slot, one.index, one.begun or one.position is not None))
+
+    def _ended(self, loader: TrackedLoader, one: Pass) -> None:
+        leads = self._leads(one)
+        one.over, one.fresh = True, False
+        if one.trained and leads:
+            self._reach(_Place(AT_END, loader.slot, one.index, True))
+
+    def _leads(self, one: Pass) -> bool:
+        """Whether ``one`` was asked first of all that are open, and no other holds a batch that was not trained on."""
+        passes = [known for _, known in self._opened if known is one or known.is_open]
+        return bool(passes) and passes[0] is one and not any(known.fresh for known in passes[1:])
+
+    def _reach(self, place: _Place) -> None:
+        if self._destination is None:
+            self._here = place
+            ends_epoch = self.finds_epochs and place.kind == AT_END and place.slot == self.counts.epoch_slot
+            self.boundary(ends_epoch, False)
+
+    def _arrive_at(self, kind: str, loader: TrackedLoader, one: Pass) -> None:
+        destination = self._destination
+        if destination is not None and destination.kind == kind and destination.is_at(loader, one):
+            self.arrive_now()
+
+    def trained(self) -> None:
+        """A backward, or a step of an optimizer, is done."""
+        fresh = [(loader, one) for loader, one in self._opened if one.fresh and one.is_open]
+        if not fresh:
+            return
+        self.counts.batch += 1
+        self.counts.epoch_batch += 1
+        for loader, one in fresh:
+            one.fresh, one.trained, loader.trains = False, True, True
+        if self.counts.epoch_slot < 0:
+            self.counts.epoch_slot = fresh[0][0].slot
+
+    # ---- state
+
+    def capture(self, num_ranks: int, *, is_first: bool) -> dict[str, Any]:
+        """Where the run stands, as plain values."""
+        loaders = {
+            str(slot): loader.capture(num_ranks, reads=is_first or not loader.prepared.is_dispatched)
+            for slot, loader in self.loaders.items()
+        }
+        return {
+            "loaders": loaders,
+            "place": vars(self._here).copy(),
+            "counts": vars(self.counts).copy(),
+            "slot": self._next_slot if self._here.kind == BETWEEN else self._slot_of_epoch,
+        }
+
+    def apply(self, saved: Mapping[str, Any]) -> None:
+        """Go on where `capture` saw the run; what code above the loops may change is put back on arrival."""
+        self.counts = Counts(**saved["counts"])
+        self._here = self._destination = _Place(**saved["place"])
+        self._next_slot = max(self._next_slot, saved["slot"])
+        self._slot_of_epoch = saved["slot"]
+        self._saved = {int(slot): state for slot, state in saved["loaders"].items()}
+        for slot, loader in self.loaders.items():
+            if slot in self._saved:
+                loader.apply(self._saved.pop(slot))
+
+    def apply_marks(self, saved: Mapping[str, Any]) -> None:
+        """Once more what code may have changed that runs again before the first batch."""
+        for slot, state in saved["loaders"].items():
+            if int(slot) in self.loaders:
+                self.loaders[int(slot)].apply_marks(state)
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch whose code runs next, or runs again."""
+        if self.counts.epoch < 0:
+            return 0
+        return self.counts.epoch + 1 if self._here.kind == BETWEEN else self.counts.epoch
+
+    @property
+    def is_between(self) -> bool:
+        """Whether the run stands between two epochs."""
+        return self._here.kind == BETWEEN
+
+    def arrive_now(self) -> None:
+        """The moment is there that the run goes on from; nothing when it was before."""
+        if self._destination is not None:
+            self._destination = None
+            self.arrive()

@@ -1,0 +1,272 @@
+"""The plugin that users attach to an Accelerate ``Accelerator``."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from accelerate_resume._accelerator import attach_mark, probe, refuse_unsupported
+from accelerate_resume._counters import Counters
+from accelerate_resume._framework import AcceleratorFramework
+from resume_core.candidates import resume_mode
+from resume_core.capture.loader import loader_warnings
+from resume_core.capture.runconfig import seed_fact
+from resume_core.errors import ResumeError
+from resume_core.policy import Changes, Keep, SaveEvery, as_policy, plain_options
+from resume_core.session import Session
+from resume_core.state import Ending, Fact, Progress
+
+__all__ = ["ResumePlugin"]
+
+_log = logging.getLogger("accelerate_resume")
+
+
+class ResumePlugin:
+    """Makes an Accelerate script continue, to the last bit, where a killed run with the same directory stopped.
+
+    Attach it before ``accelerator.prepare``, and take the epochs from it::
+
+        resume = ResumePlugin("runs/first", save=SaveEvery(steps=500)).attach(accelerator)
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        for epoch in resume.epochs(3):
+            for batch in loader:
+                ...
+
+    Saves fall between two batches, at the end of a loader, and between epochs. A run that goes on inside an epoch runs
+    the code of that epoch again from its top, with loops that were through passed over. So what the code above the
+    inner loop does must not depend on how often it runs; what code below it needs of the loop belongs in `counters`.
+
+    Args:
+        directory: where the run's checkpoints live, one directory a run: a local path or any fsspec URL.
+        resume: ``"auto"`` (go on when there is something to go on from), ``"must"`` (nothing found stops the run),
+            ``"never"`` (a new run in the same directory), or the name of a checkpoint, for example
+            ``"attempt-0002/step-000000500"``. The environment variable ``EXACT_RESUME`` overrides it; ``off`` there
+            turns the plugin off.
+        save: when to save. This and the next two may also be dicts of their fields, as YAML and Hydra give them.
+        keep: which checkpoints stay.
+        changes: what may differ from the run that saved.
+        storage_options: passed to fsspec.
+
+    Raises:
+        ValueError: an unusable ``resume``, or a value of a policy that is out of range.
+        TypeError: a policy of the wrong type, or with a field that it does not have.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        resume: str = "auto",
+        save: SaveEvery | Mapping[str, Any] | None = None,
+        keep: Keep | Mapping[str, Any] | None = None,
+        changes: Changes | Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._is_off = resume_mode(resume) == "off"
+        self._directory = directory
+        self._options: dict[str, Any] = {
+            "resume": resume,
+            "save": as_policy(SaveEvery, save, "save"),
+            "keep": as_policy(Keep, keep, "keep"),
+            "changes": as_policy(Changes, changes, "changes"),
+            "storage_options": plain_options(storage_options),
+        }
+        self._log = _log
+        self._framework: AcceleratorFramework | None = None
+        self._session: Session | None = None
+        self._has_started = False
+        self._counters: Counters | None = None
+
+    def attach(self, accelerator: Any) -> ResumePlugin:
+        """Take over an Accelerator that has prepared nothing yet.
+
+        Returns:
+            This plugin.
+
+        Raises:
+            ResumeError: it has prepared something, it has a plugin already or this plugin has an Accelerator, it trains
+                in a way that is not supported, or this version of Accelerate lacks what is hooked into.
+        """
+        if self._framework is not None:
+            raise ResumeError("this ResumePlugin is attached already: make another one, with a directory of its own")
+        probe(accelerator)
+        if self._is_off:
+            return self
+        refuse_unsupported(accelerator)
+        attach_mark(accelerator, self)
+        self._framework = AcceleratorFramework(accelerator, self._at_boundary)
+        if not self._framework.ranks.is_first:  # what rank 0 says is said for all
+            self._log = _log.getChild("ranks")
+            self._log.setLevel(logging.ERROR)
+        _show_unless_configured(_log)
+        return self
+
+    # ---- what a script asks for
+
+    def epochs(self, num_epochs: int) -> Iterator[int]:
+        """Restore the run, then give the epochs that are left, of those from 0 to ``num_epochs`` - 1.
+
+        A run that was finished gives none, and has the state that it ended with.
+
+        Raises:
+            ResumeError: the plugin is not attached, or the run was started before.
+            ConfigChangedError: the run differs from the one that saved; nothing was loaded.
+            CheckpointNotFoundError: one was required or named and is not there.
+            CorruptCheckpointError: checkpoints exist and none of them can be used.
+            SaveFailedError: while it is gone over: the first save of a new run failed, three saves in a row, or the
+                last one.
+        """
+        if self._is_off:
+            return iter(range(num_epochs))
+        framework, session = self._start({"max_epochs": num_epochs})
+        return self._epochs(framework, session, num_epochs)
+
+    def _epochs(self, framework: AcceleratorFramework, session: Session, num_epochs: int) -> Iterator[int]:
+        tracker = framework.tracker
+        try:
+            for epoch in range(tracker.next_epoch, num_epochs if tracker.is_running else 0):
+                tracker.enter_epoch(epoch)
+                yield epoch
+                tracker.end_epoch(is_last=epoch + 1 == num_epochs)
+            if tracker.is_running:
+                tracker.is_running = False
+                session.finish(framework.progress, Ending("max_epochs", {"max_epochs": num_epochs}))
+        except BaseException as error:
+            tracker.is_running = False
+            session.end(error)
+            raise
+        session.end()
+
+    def restore(self) -> int:
+        """Restore the run, for a script with a range of its own.
+
+        ``for epoch in range(resume.restore(), num_epochs)`` goes on in the epoch that was cut. An epoch is then a pass
+        over the loader that the run begins to train on. Such a script has no end that could be seen: started again
+        after it, it goes on from its last save, and ends in the same state.
+
+        Returns:
+            The epoch to go on in, 0 for a new run.
+
+        Raises:
+            ResumeError: the plugin is not attached, or the run was started before.
+            ConfigChangedError: the run differs from the one that saved; nothing was loaded.
+            CheckpointNotFoundError: one was required or named and is not there.
+            CorruptCheckpointError: checkpoints exist and none of them can be used.
+        """
+        if self._is_off:
+            return 0
+        framework, _ = self._start({})
+        framework.tracker.enter_epoch(framework.tracker.next_epoch)
+        return framework.tracker.counts.epoch
+
+    def counters(self, **initial: Any) -> Counters:
+        """Values that the script counts, for example ``counters(step=0, best=float("inf"))``.
+
+        Returns:
+            They are read and written as its attributes, saved, and restored when `epochs` or `restore` is called.
+
+        Raises:
+            ResumeError: the run was started before, or there are counters already.
+        """
+        if self._counters is not None or self._has_started:
+            raise ResumeError("call counters() once, before epochs() or restore(), with all names")
+        self._counters = Counters(initial)
+        if self._framework is not None:
+            self._framework.counters = self._counters
+        return self._counters
+
+    def track(self, **objects: Any) -> None:
+        """Save and restore objects of the script's own, such as an average of the weights.
+
+        Args:
+            objects: by name, each with ``state_dict`` and ``load_state_dict``.
+
+        Raises:
+            ResumeError: the plugin is not attached, the run was started before, or a name is taken.
+            TypeError: an object lacks one of the methods.
+        """
+        for name, value in objects.items():
+            if not (callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))):
+                raise TypeError(f"{name} ({type(value).__name__}) must have state_dict() and load_state_dict()")
+        if self._is_off:
+            return
+        framework = self._attached()
+        taken = framework.tracked.keys() & objects.keys()
+        if self._has_started or taken:
+            raise ResumeError(
+                f"{min(taken)!r} is tracked already" if taken else "call track() before epochs() or restore()"
+            )
+        framework.tracked.update(objects)
+
+    def save(self) -> None:
+        """Save at the next boundary, whatever `SaveEvery` says; with several ranks, call it on each of them alike.
+
+        Raises:
+            ResumeError: the run was not started.
+        """
+        if self._is_off:
+            return
+        if self._session is None:
+            raise ResumeError("call save() after epochs() or restore()")
+        self._session.request()
+
+    # ---- a run
+
+    def _attached(self) -> AcceleratorFramework:
+        if self._framework is None:
+            raise ResumeError("the ResumePlugin is not attached: call attach(accelerator) before accelerator.prepare()")
+        return self._framework
+
+    def _start(self, limits: Mapping[str, float]) -> tuple[AcceleratorFramework, Session]:
+        framework = self._attached()
+        if self._has_started:
+            raise ResumeError("one run has one call of epochs() or restore()")
+        self._has_started = True
+        seed = seed_fact(None, torch.initial_seed())
+        value, severity = framework.ranks.share("the seed", [seed.value, seed.severity])
+        framework.limits, framework.seed = limits, Fact(value, severity)
+        framework.tracker.finds_epochs = not limits
+        session = self._session = Session(framework, self._directory, log=self._log, **self._options)
+        try:
+            session.start(value)
+            self._begin(framework, session)
+        except BaseException as error:
+            session.end(error)
+            raise
+        return framework, session
+
+    def _begin(self, framework: AcceleratorFramework, session: Session) -> None:
+        tracker = framework.tracker
+        if session.is_over:
+            tracker.arrive_now()
+            return
+        tracker.start()
+        if tracker.is_between:
+            tracker.arrive_now()
+        for loader in framework.train_loaders:
+            for note in loader_warnings(loader.prepared.base):
+                self._log.warning("%s", note)
+        session.begin(framework.progress)
+
+    def _at_boundary(self, progress: Progress) -> None:
+        assert self._session is not None
+        self._session.boundary(progress)
+
+
+class _UnlessConfigured(logging.StreamHandler[Any]):
+    """Shows messages as long as the script has not said where messages go."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.root.handlers:
+            super().emit(record)
+
+
+def _show_unless_configured(log: logging.Logger) -> None:
+    if not any(isinstance(handler, _UnlessConfigured) for handler in log.handlers):
+        log.addHandler(_UnlessConfigured())
+        if log.level == logging.NOTSET:
+            log.setLevel(logging.INFO)

@@ -1,0 +1,98 @@
+"""A script that is killed and started again does what the uninterrupted one did, to the last bit."""
+
+from __future__ import annotations
+
+import harness
+import pytest
+from accelerate_runs import assert_resumes, checkpoints, new_job, some, train
+
+
+def whole_run(tmp_path, **options):
+    job = new_job(tmp_path, **options)
+    return job, train(job)
+
+
+@pytest.mark.parametrize(
+    ("workers", "persistent"), [(0, False), (2, False), (2, True)], ids=["0 workers", "2 workers", "2 persistent"]
+)
+def test_a_run_goes_on_from_each_batch_and_each_end_of_an_epoch(tmp_path, workers, persistent):
+    job, whole = whole_run(tmp_path, workers=workers, persistent=persistent)
+    names = list(checkpoints(job))
+    assert len(names) == 22  # at the start, and for each of 3 epochs: behind 6 batches, and when it is over
+    assert_resumes(job, whole, names if not workers else some(names, 6))
+
+
+STYLES = {
+    "break": {"style": "break"},
+    "continue": {"style": "continue"},
+    "nested validation": {"style": "nested"},
+    "nested validation, shuffled": {"style": "nested", "shuffled validation": True},
+    "nested validation left by break": {"style": "nested with break"},
+    "nested validation with gradients on": {"style": "nested with gradients"},
+    "two loaders in turn": {"style": "in turn"},
+    "zip": {"style": "zip"},
+    "alternating": {"style": "alternating"},
+    "cycled": {"style": "cycled"},
+    "cycled and held": {"style": "cycled", "held": True},
+    "gan": {"style": "gan"},
+    "a new loader each epoch": {"style": "new loader"},
+    "a few batches an epoch": {"style": "stepping"},
+    "own backward": {"own backward": True},
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_loops_of_every_style_go_on_exactly(tmp_path, style):
+    job, whole = whole_run(tmp_path, **STYLES[style])
+    assert_resumes(job, whole, some(list(checkpoints(job)), 9))
+
+
+WINDOWS = {
+    "3": {"window": {"num_steps": 3}},
+    "3, not closed by the loader": {"window": {"num_steps": 3, "sync_with_dataloader": False}},
+    "3, scheduler as it is": {"window": {"num_steps": 3, "adjust_scheduler": False}},
+    "3, alternating": {"window": {"num_steps": 3}, "style": "alternating"},
+    "3, nested": {"window": {"num_steps": 3}, "style": "nested"},
+    "fp16": {"scaler": True, "overflows": [0, 3, 4, 9]},
+    "fp16, 3": {"scaler": True, "overflows": [0, 3, 4, 9], "window": {"num_steps": 3}},
+    "bf16": {"precision": "bf16"},
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_windows_and_precisions_go_on_exactly(tmp_path, kind):
+    job, whole = whole_run(tmp_path, **WINDOWS[kind])
+    assert_resumes(job, whole, some(list(checkpoints(job)), 9))
+
+
+LOADING = {
+    "seedable": {"loading": {"use_seedable_sampler": True}},
+    "seedable, break": {"loading": {"use_seedable_sampler": True}, "style": "break"},
+    "data seed": {"loading": {"use_seedable_sampler": True, "data_seed": 11}},
+    "split batches": {"loading": {"split_batches": True}},
+    "dispatched": {"loading": {"dispatch_batches": True}},
+    "dispatched and split": {"loading": {"dispatch_batches": True, "split_batches": True}},
+    "uneven": {"loading": {"even_batches": False}},
+    "not blocking": {"loading": {"non_blocking": True}},
+    "weighted": {"loader": "weighted"},
+    "batch sampler": {"loader": "batches"},
+    "numbered batch sampler": {"loader": "numbered"},
+    "own generator": {"loader": "own generator"},
+    "batches one by one": {"loader": "one by one"},
+}
+
+
+@pytest.mark.parametrize("kind", LOADING)
+def test_ways_to_load_go_on_exactly(tmp_path, kind):
+    workers = 2 if kind in ("seedable", "dispatched", "batch sampler") else 0
+    job, whole = whole_run(tmp_path, workers=workers, **LOADING[kind])
+    assert_resumes(job, whole, some(list(checkpoints(job)), 7))
+
+
+def test_no_sample_that_was_consumed_is_read_again(tmp_path):
+    job, whole = whole_run(tmp_path, style="plain")
+    names = list(checkpoints(job))
+    assert_resumes(job, whole, names[3:20:4])
+    for number in range(len(names[3:20:4])):
+        again = job.but(name=f"again-{number}")
+        assert sorted(harness.reads(again)) == sorted(i for step in harness.batches(again) for i in step["ids"])

@@ -1,0 +1,111 @@
+"""Whole runs of an Accelerate script that save at each boundary, and their tails resumed in new processes."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import harness
+from harness import Job
+
+
+def _child(job: Job, ranks: tuple[int, int, int] | None = None) -> None:
+    import accelerate_scripts
+
+    multiprocessing.set_start_method("fork", force=True)
+    if ranks is not None:
+        rank, size, port = ranks
+        os.environ.update(
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(size), RANK=str(rank), LOCAL_RANK=str(rank),
+            LOCAL_WORLD_SIZE=str(size), GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1",
+        )  # fmt: skip
+        job = job.but(name=f"{job.name}.{rank}")
+    out = os.open(job.path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    try:
+        accelerate_scripts.run(job)
+    except BaseException as caught:
+        job.path("error").write_text(f"{type(caught).__name__}: {caught}")
+        raise
+
+
+def new_job(root: Path, name: str = "whole", **options: Any) -> Job:
+    """A job that saves at each boundary; fields of `Job` among the options are its own."""
+    fields = {field: options.pop(field) for field in list(options) if field in Job.__dataclass_fields__}
+    defaults: dict[str, Any] = {"save_steps": None, "keep": 999, "settle": True, "num_samples": 22}
+    return Job(str(root), name, str(root / "ckpt"), options=options, **{**defaults, **fields})
+
+
+def start(job: Job, size: int = 1) -> list[Any]:
+    Path(job.root).mkdir(parents=True, exist_ok=True)
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = int(found.getsockname()[1])
+    ranks = [None] if size == 1 else [(rank, size, port) for rank in range(size)]
+    processes = [harness._CONTEXT.Process(target=_child, args=(job, each), daemon=False) for each in ranks]
+    for process in processes:
+        process.start()
+    return processes
+
+
+def of_ranks(job: Job, size: int) -> list[Job]:
+    return [job] if size == 1 else [job.but(name=f"{job.name}.{rank}") for rank in range(size)]
+
+
+def train(job: Job, size: int = 1) -> list[dict[str, Any]]:
+    """Run to the end; what each rank reports."""
+    processes = start(job, size)
+    try:
+        return [harness.finish(p, each) for p, each in zip(processes, of_ranks(job, size), strict=True)]
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+
+def fails(job: Job) -> str:
+    """Run a job that must refuse; its error."""
+    (process,) = start(job)
+    process.join(harness.DEADLINE_S)
+    assert process.exitcode not in (0, None), f"{job.name} ended with {process.exitcode}: nothing was refused"
+    return job.path("error").read_text()
+
+
+def checkpoints(job: Job, attempt: int = 1) -> dict[str, dict[str, Any]]:
+    """Name to progress of what an attempt has saved before its end, in order."""
+    found = {}
+    for path in Path(job.directory).glob(f"attempt-{attempt:04d}-*/*/manifest.json"):
+        header = json.loads(path.read_text())["header"]
+        if header["finished"] is None:
+            found[str(path.parent.relative_to(job.directory))] = header["progress"]
+    return dict(sorted(found.items(), key=lambda item: (item[1]["batch"], item[1]["epoch"], len(item[0]), item[0])))
+
+
+def some(names: list[str], num: int, seed: int = 0) -> list[str]:
+    """The first, the last, and a few between."""
+    if len(names) <= num:
+        return names
+    between = random.Random(seed).sample(range(1, len(names) - 1), num - 2)
+    return [names[at] for at in sorted([0, len(names) - 1, *between])]
+
+
+def assert_resumes(job: Job, whole: list[dict[str, Any]], names: Iterable[str], size: int = 1, **changes: Any) -> None:
+    """Started anew from each checkpoint under another seed, a run does what the whole one did from there on."""
+    progress = checkpoints(job)
+    for number, name in enumerate(names):
+        again = job.but(name=f"again-{number}", seed=1000 + number, resume=name, **{"save_steps": 10**6, **changes})
+        ends = train(again, size)
+        for first, second, end, end_again in zip(of_ranks(job, size), of_ranks(again, size), whole, ends, strict=True):
+            expected, found = harness.steps(first), harness.steps(second)
+            assert found == expected[len(expected) - len(found) :], f"resumed from {name}: {progress[name]}"
+            rest = len(harness.batches(first)) - progress[name]["batch"]
+            assert len(harness.batches(second)) == rest, f"resumed from {name}: {progress[name]}"
+            assert end_again == end, f"resumed from {name}: {progress[name]}"

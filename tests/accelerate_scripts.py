@@ -1,0 +1,311 @@
+"""The Accelerate scripts that the end-to-end tests start in processes of their own."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import harness
+import numpy as np
+import torch
+from accelerate import Accelerator, DataLoaderConfiguration
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, set_seed
+from scripts import Augmented, CountedBatches, NumberedBatches
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, WeightedRandomSampler
+
+from accelerate_resume import Changes, Keep, ResumePlugin, SaveEvery
+
+
+def make_net(width: int = 8) -> torch.nn.Module:
+    layers = [torch.nn.Linear(7, width), torch.nn.BatchNorm1d(width), torch.nn.Dropout(0.5), torch.nn.Linear(width, 1)]
+    return torch.nn.Sequential(*layers)
+
+
+class Average:
+    """Of the weights, exponential; the script's own."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.values = [p.detach().clone() for p in module.parameters()]
+
+    def update(self, module: torch.nn.Module) -> None:
+        for value, parameter in zip(self.values, module.parameters(), strict=True):
+            value.lerp_(parameter.detach(), 0.1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": self.values}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for value, saved in zip(self.values, state["values"], strict=True):
+            value.copy_(saved)
+
+
+def make_accelerator(options: dict[str, Any]) -> Accelerator:
+    window = GradientAccumulationPlugin(**{"num_steps": 1, **options.get("window", {})})
+    kwargs = [DistributedDataParallelKwargs(**options["ddp"])] if "ddp" in options else None
+    accelerator = Accelerator(
+        cpu=True,
+        mixed_precision=options.get("precision"),
+        gradient_accumulation_plugin=window,
+        dataloader_config=DataLoaderConfiguration(**options.get("loading", {})),
+        kwargs_handlers=kwargs,
+        rng_types=options.get("rng_types"),
+    )
+    if options.get("scaler"):
+        accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    return accelerator
+
+
+def make_loader(job: harness.Job) -> DataLoader:
+    common: dict[str, Any] = {"num_workers": job.workers, "persistent_workers": job.persistent}
+    data, kind = Augmented(job, job.num_samples), job.options.get("loader", "shuffled")
+    if kind == "weighted":
+        sampler = WeightedRandomSampler([1.0 + i for i in range(job.num_samples)], job.num_samples)
+        return DataLoader(data, job.batch_size, sampler=sampler, **common)
+    if kind == "batches":
+        return DataLoader(data, batch_sampler=CountedBatches(job.num_samples), **common)
+    if kind == "numbered":
+        return DataLoader(data, batch_sampler=NumberedBatches(job.num_samples), **common)
+    if kind == "one by one":
+        return DataLoader(Batched(data), batch_size=None, sampler=BatchSampler(RandomSampler(data), 4, False), **common)
+    own = torch.Generator().manual_seed(3) if kind == "own generator" else None
+    return DataLoader(data, job.batch_size, shuffle=True, generator=own, **common)
+
+
+class Batched(torch.utils.data.Dataset):
+    """Takes a list of indices as one."""
+
+    def __init__(self, data: Augmented) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, indices: list[int]) -> dict[str, Any]:
+        samples = [self.data[index] for index in indices]
+        return {"id": torch.tensor([s["id"] for s in samples]), "x": torch.stack([s["x"] for s in samples])}
+
+
+class Script:
+    """One start of a script."""
+
+    def __init__(self, job: harness.Job) -> None:
+        self.job, self.recorder, options = job, harness.Recorder(job), job.options
+        self.style = options.get("style", "plain")
+        accelerator = self.accelerator = make_accelerator(options)
+        set_seed(job.seed, device_specific=options.get("device_specific", False))
+        steps = job.save_steps
+        self.resume = ResumePlugin(
+            job.directory,
+            resume=job.resume,
+            save=SaveEvery(steps=steps, minutes=None if steps else 1e-9),
+            keep=Keep(last=job.keep),
+            changes=Changes(allow=job.allow, otherwise=job.otherwise),
+        )
+        if job.plugin:
+            self.resume.attach(accelerator)
+        self.counters = self.resume.counters(done=0, best=float("inf"))
+        self.make_parts()
+        self.average = Average(self.nets[0])
+        if job.plugin:
+            self.resume.track(average=self.average)
+
+    def make_parts(self) -> None:
+        options, accelerator = self.job.options, self.accelerator
+        nets = [make_net(options.get("width", 8)) for _ in range(2 if self.style == "gan" else 1)]
+        kind = getattr(torch.optim, options.get("optimizer", "AdamW"))
+        optimizers = [kind(net.parameters(), lr=options.get("lr", 1e-2)) for net in nets]
+        schedulers = [torch.optim.lr_scheduler.CosineAnnealingLR(o, options.get("horizon", 60)) for o in optimizers]
+        other = DataLoader(Augmented(self.job, 14, "other"), 3, shuffle=True)
+        validation = DataLoader(Augmented(self.job, 7, "val"), 3, shuffle=bool(options.get("shuffled validation")))
+        self.nets = [accelerator.prepare(net) for net in nets]
+        self.optimizers = [accelerator.prepare(optimizer) for optimizer in optimizers]
+        self.loader, self.other, self.validation = accelerator.prepare(make_loader(self.job), other, validation)
+        self.schedulers = [accelerator.prepare(scheduler) for scheduler in schedulers]
+
+    # ---- what every style is made of
+
+    def train(self, epoch: int, batch: dict[str, Any], tag: str = "A") -> None:
+        if self.job.settle and self.resume._session is not None:
+            self.resume._session.wait()
+        self.recorder.pause(self.counters.done)
+        accelerator = self.accelerator
+        with accelerator.accumulate(*self.nets):
+            losses = [self.step_of(place, batch) for place in range(len(self.nets))]
+        self.average.update(self.nets[0])
+        gathered = accelerator.gather_for_metrics(batch["id"])
+        self.counters.best = min(self.counters.best, losses[0])
+        self.recorder.step(
+            epoch=epoch,
+            batch=self.counters.done,
+            tag=tag,
+            ids=batch["id"].tolist(),
+            x=batch["x"].tolist(),
+            losses=losses,
+            lr=[optimizer.param_groups[0]["lr"] for optimizer in self.optimizers],
+            gathered=gathered.tolist(),
+            scale=None if accelerator.scaler is None else accelerator.scaler.get_scale(),
+            marks=self.marks(),
+            best=self.counters.best,
+        )
+        self.counters.done += 1
+
+    def step_of(self, place: int, batch: dict[str, Any]) -> float:
+        accelerator, net, optimizer = self.accelerator, self.nets[place], self.optimizers[place]
+        x = batch["x"] + (torch.randn_like(batch["x"]) if place else 0)
+        loss = (net(x) - 1 + place).pow(2).mean()
+        accelerator.backward(loss) if not self.job.options.get("own backward") else loss.backward()
+        if self.counters.done in self.job.options.get("overflows", ()):
+            next(net.parameters()).grad.fill_(float("inf"))
+        if accelerator.sync_gradients:
+            accelerator.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        self.schedulers[place].step()
+        optimizer.zero_grad()
+        return loss.item()
+
+    def marks(self) -> list[Any]:
+        accelerator, state = self.accelerator, self.accelerator.gradient_state
+        skipped = [optimizer.step_was_skipped for optimizer in self.optimizers]
+        return [accelerator.step, state.sync_gradients, state.end_of_dataloader, state.remainder, skipped]
+
+    def validate(self, epoch: int, leave_at: int | None = None, *, grad: bool = False) -> None:
+        net, found = self.nets[0], []
+        net.eval()
+        with torch.set_grad_enabled(grad):
+            for place, batch in enumerate(self.validation):
+                found += self.accelerator.gather_for_metrics(net(batch["x"]).sum(1)).tolist()
+                if place == leave_at:
+                    break
+        torch.rand(1)  # validation that draws moves training, and does so again after a resume
+        net.train()
+        self.recorder.step(validated=found, epoch=epoch, ids=[])
+
+    # ---- styles
+
+    def run(self) -> None:
+        job = self.job
+        if job.options.get("held"):
+            self.held = iter(self.other)
+        if job.options.get("range"):
+            epochs: Any = range(self.resume.restore(), job.epochs)
+        else:
+            epochs = self.resume.epochs(job.epochs)
+        for epoch in epochs:
+            torch.rand(1), random.random()  # code above the loop runs again
+            for net in self.nets:
+                net.train()
+            getattr(self, "epoch_" + self.style.replace(" ", "_"))(epoch)
+            if job.settle and self.resume._session is not None:
+                self.resume._session.wait()
+            self.recorder.pause(self.counters.done, in_epoch_end=True)
+            self.recorder.step(epoch_end=epoch, done=self.counters.done, ids=[])
+            if self.counters.done >= job.options.get("stop_at", 10**9):
+                break
+        self.end()
+
+    def epoch_plain(self, epoch: int) -> None:
+        for batch in self.loader:
+            self.train(epoch, batch)
+            if self.counters.done == self.job.options.get("stop_at"):
+                return
+        self.validate(epoch)
+
+    epoch_gan = epoch_plain
+
+    def epoch_break(self, epoch: int) -> None:
+        for place, batch in enumerate(self.loader):
+            self.train(epoch, batch)
+            if place == 2:
+                break
+        self.validate(epoch)
+
+    def epoch_continue(self, epoch: int) -> None:
+        for place, batch in enumerate(self.loader):
+            if place % 3 == epoch % 3:
+                continue
+            self.train(epoch, batch)
+
+    def epoch_nested(self, epoch: int) -> None:
+        for batch in self.loader:
+            self.train(epoch, batch)
+            if self.counters.done % 2 == 0:
+                self.validate(epoch)
+
+    def epoch_nested_with_break(self, epoch: int) -> None:
+        for batch in self.loader:
+            self.train(epoch, batch)
+            if self.counters.done % 2 == 0:
+                self.validate(epoch, leave_at=0)
+
+    def epoch_nested_with_gradients(self, epoch: int) -> None:
+        for batch in self.loader:
+            self.train(epoch, batch)
+            if self.counters.done % 2 == 0:
+                self.validate(epoch, grad=True)
+
+    def epoch_in_turn(self, epoch: int) -> None:
+        for batch in self.loader:
+            self.train(epoch, batch)
+        for batch in self.other:
+            self.train(epoch, batch, "B")
+        self.validate(epoch)
+
+    def epoch_zip(self, epoch: int) -> None:
+        for one, two in zip(self.loader, self.other, strict=False):
+            self.train(epoch, {name: torch.cat([one[name], two[name]]) for name in one}, "AB")
+
+    def epoch_alternating(self, epoch: int) -> None:
+        waiting: dict[str, Iterator[Any]] = {"A": iter(self.loader), "B": iter(self.other)}
+        while waiting:
+            for tag, iterator in list(waiting.items()):
+                batch = next(iterator, None)
+                if batch is None:
+                    del waiting[tag]
+                else:
+                    self.train(epoch, batch, tag)
+
+    def epoch_cycled(self, epoch: int) -> None:
+        """The shorter loader begins anew whenever it is through; held over epochs with ``held``."""
+        second = self.held if self.job.options.get("held") else iter(self.other)
+        for one in self.loader:
+            try:
+                two = next(second)
+            except StopIteration:
+                second = self.held = iter(self.other)
+                two = next(second)
+            self.train(epoch, {name: torch.cat([one[name], two[name]]) for name in one}, "AB")
+
+    def epoch_new_loader(self, epoch: int) -> None:
+        """Each epoch has a loader of its own, of larger batches."""
+        loader = self.accelerator.prepare(DataLoader(Augmented(self.job, 20), 3 + epoch, shuffle=True))
+        for batch in loader:
+            self.train(epoch, batch)
+
+    def epoch_stepping(self, epoch: int) -> None:
+        """A fixed number of batches, whatever the loader's length."""
+        for batch in itertools.islice(self.loader, 2):
+            self.train(epoch, batch)
+
+    def end(self) -> None:
+        accelerator = self.accelerator
+        loaders = [self.loader, self.other, self.validation]
+        iterations = [loader.iteration for loader in loaders]
+        self.recorder.end(
+            parameters=harness.digest([net.state_dict() for net in map(accelerator.unwrap_model, self.nets)]),
+            optimizers=harness.digest([optimizer.state_dict() for optimizer in self.optimizers]),
+            schedulers=harness.digest([scheduler.state_dict() for scheduler in self.schedulers]),
+            scaler=None if accelerator.scaler is None else accelerator.scaler.state_dict(),
+            average=harness.digest(self.average.values),
+            rng=harness.digest([random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()]),
+            modes=[module.training for net in self.nets for module in net.modules()],
+            marks=[accelerator.step, accelerator.sync_gradients, iterations],
+            done=self.counters.done,
+            best=self.counters.best,
+        )
+
+
+def run(job: harness.Job) -> None:
+    torch.set_num_threads(1)
+    Script(job).run()
