@@ -170,6 +170,15 @@ class PreparedLoader:
         for sampler, value in zip(self._seedable(), values, strict=False):
             sampler.initial_seed = value
 
+    def fetch_again(self, fetch: Callable[[], Any]) -> Any:
+        """The first batch in this process of a pass that began before it: restored marks say that it is iterated."""
+        state = self.loader.gradient_state
+        before = state.dataloader_references
+        batch = fetch()
+        if any(known is self.loader for known in before):
+            state.dataloader_references = before
+        return batch
+
     def capture(self) -> dict[str, Any]:
         """What it counts and has seen, as plain values."""
         loader = self.loader
@@ -303,18 +312,18 @@ class Accelerated:
             accelerator.scaler.load_state_dict(saved["scaler"])
         accelerator.step = saved["step"]
 
-    def capture_marks(self, loaders: Sequence[PreparedLoader]) -> dict[str, Any]:
-        """Marks of the accumulation, and which loaders are being iterated, by their places in ``loaders``."""
+    def capture_marks(self, loaders: Mapping[int, PreparedLoader]) -> dict[str, Any]:
+        """Marks of the accumulation, and which of ``loaders`` are being iterated, or were left by ``break``."""
         state = self.accelerator.gradient_state
-        places = {id(known.loader): place for place, known in enumerate(loaders)}
-        references = [places.get(id(loader), -1) for loader in state.dataloader_references if loader is not None]
+        slots = {id(known.loader): slot for slot, known in loaders.items()}
+        references = [slots.get(id(loader), -1) for loader in state.dataloader_references if loader is not None]
         return {"sync_gradients": bool(state.sync_gradients), "iterated": references}
 
-    def apply_marks(self, saved: Mapping[str, Any], loaders: Sequence[PreparedLoader]) -> None:
+    def apply_marks(self, saved: Mapping[str, Any], loaders: Mapping[int, PreparedLoader]) -> None:
         """Put back what `capture_marks` saw; loaders that are no longer there are left out."""
         state = self.accelerator.gradient_state
         state._set_sync_gradients(saved["sync_gradients"])
-        known = [loaders[place].loader for place in saved["iterated"] if 0 <= place < len(loaders)]
+        known = [loaders[slot].loader for slot in saved["iterated"] if slot in loaders]
         state.dataloader_references = [None, *known]
 
 

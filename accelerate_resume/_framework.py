@@ -214,8 +214,8 @@ class AcceleratorFramework:
         }
         return State(model=weights, training=training, rank=rank)
 
-    def _prepared_loaders(self) -> list[PreparedLoader]:
-        return [loader.prepared for _, loader in sorted(self.tracker.loaders.items())]
+    def _prepared_loaders(self) -> dict[int, PreparedLoader]:
+        return {slot: loader.prepared for slot, loader in self.tracker.loaders.items()}
 
     def _generators(self) -> tuple[Any, ...]:
         return find_generators([*self.modules.values(), *self.tracked.values(), *self._accelerated.registered])

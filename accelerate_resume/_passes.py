@@ -7,7 +7,8 @@ function of how many batches had been trained on, and nothing of them is kept.
 The code of an epoch runs again from its top when a run goes on inside it, and makes the passes of that epoch again, in
 the same order. Each gets the place that its predecessor had: one that was through, or was left by ``break``, is over at
 once; one that was open goes on behind its last batch. A pass that never trained (a validation with gradients enabled)
-is gone over again.
+is gone over again. An iterator that the script makes before the epochs and holds over them is *carried*: it goes on
+where the one stood that was carried into the epoch.
 
 Boundaries are the moments at which nothing is half done: the *leading* pass, which was asked first in this epoch and is
 still open, is asked for its next batch or ends, and no other pass has given a batch that was not trained on.
@@ -41,6 +42,7 @@ class Pass:
         position: where the loader stood, saved before this process; None for its beginning.
         at_end: whether its last batch was given away, and no other was asked for.
         round: what the loader inside calls it.
+        carried: whether it was made before the epoch began.
     """
 
     index: int = -1
@@ -53,6 +55,7 @@ class Pass:
     position: Mapping[str, Any] | None = None
     at_end: bool = False
     round: Round | None = None
+    carried: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -63,7 +66,7 @@ class Pass:
         """Become what `TrackedLoader.capture` saw."""
         self.index, self.num_batches = saved["pass"], saved["num_batches"]
         self.trained, self.over, self.at_end = saved["trained"], saved["over"], saved["at_end"]
-        self.position = saved["position"]
+        self.position, self.carried = saved["position"], saved["carried"]
 
 
 class TrackedLoader:
@@ -109,15 +112,16 @@ class TrackedLoader:
 
     # ---- passes
 
-    @property
-    def restores(self) -> bool:
-        """Whether a pass that is made now has a predecessor."""
-        return bool(self._pending)
+    def predecessor(self, *, carried: bool) -> Mapping[str, Any] | None:
+        """That of a pass which is made now."""
+        return next((saved for saved in self._pending if saved["carried"] == carried), None)
 
     def bind(self, one: Pass) -> None:
         """Give a new pass the place of its predecessor, or the next."""
-        if self._pending:
-            one.take(self._pending.pop(0))
+        saved = self.predecessor(carried=one.carried)
+        if saved is not None:
+            self._pending.remove(saved)
+            one.take(saved)
         else:
             one.index = self.num_passes
             self.num_passes += 1
@@ -152,6 +156,8 @@ class TrackedLoader:
     def leave_epoch(self) -> None:
         """The epoch's code has run: only what the script still holds lives on."""
         self.passes = [one for one in self.passes if one.is_open]
+        for one in self.passes:
+            one.carried = True
         self._pending = []
 
     # ---- state
@@ -185,6 +191,7 @@ class TrackedLoader:
             "over": not one.is_open,
             "at_end": one.at_end and one.is_open,
             "position": position,
+            "carried": one.carried,
         }
 
     def _state_of(self, at: Round | None, num_batches: int | None = None) -> dict[str, Any] | None:

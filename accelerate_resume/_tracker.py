@@ -138,7 +138,7 @@ class Tracker:
         return iterator
 
     def _bind(self, loader: TrackedLoader, one: Pass) -> None:
-        if self.finds_epochs and loader.slot == self.counts.epoch_slot and not loader.restores:
+        if self.finds_epochs and loader.slot == self.counts.epoch_slot and not loader.predecessor(carried=False):
             before = loader.passes
             if any(known.trained for known in before) and not any(known.is_open for known in before):
                 self.leave_epoch()
@@ -153,7 +153,8 @@ class Tracker:
         for loader in self.loaders.values():
             for one in loader.waiting:
                 if one.is_open:
-                    self._bind(loader, one)
+                    one.carried = True
+                    loader.bind(one)
             loader.waiting.clear()
 
     def enter_epoch(self, epoch: int) -> None:
@@ -199,7 +200,8 @@ class Tracker:
         if first:
             loader.begin(one)
         try:
-            batch = iterator.fetch()
+            goes_on = first and one.num_batches > 0
+            batch = loader.prepared.fetch_again(iterator.fetch) if goes_on else iterator.fetch()
         except StopIteration:
             self._ended(loader, one)
             raise

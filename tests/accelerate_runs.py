@@ -15,9 +15,7 @@ import harness
 from harness import Job
 
 
-def _child(job: Job, ranks: tuple[int, int, int] | None = None) -> None:
-    import accelerate_scripts
-
+def _child(*jobs: Job, ranks: tuple[int, int, int] | None = None) -> None:
     multiprocessing.set_start_method("fork", force=True)
     if ranks is not None:
         rank, size, port = ranks
@@ -25,10 +23,22 @@ def _child(job: Job, ranks: tuple[int, int, int] | None = None) -> None:
             MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(size), RANK=str(rank), LOCAL_RANK=str(rank),
             LOCAL_WORLD_SIZE=str(size), GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1",
         )  # fmt: skip
-        job = job.but(name=f"{job.name}.{rank}")
+        jobs = tuple(job.but(name=f"{job.name}.{rank}") for job in jobs)
+    for job in jobs:
+        _run(job)
+
+
+def _run(job: Job) -> None:
+    import accelerate_scripts
+    from accelerate.state import AcceleratorState, GradientState
+
     out = os.open(job.path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)
+    os.close(out)
+    if "RANK" not in os.environ:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
     try:
         accelerate_scripts.run(job)
     except BaseException as caught:
@@ -43,13 +53,15 @@ def new_job(root: Path, name: str = "whole", **options: Any) -> Job:
     return Job(str(root), name, str(root / "ckpt"), options=options, **{**defaults, **fields})
 
 
-def start(job: Job, size: int = 1) -> list[Any]:
-    Path(job.root).mkdir(parents=True, exist_ok=True)
+def start(*jobs: Job, size: int = 1) -> list[Any]:
+    Path(jobs[0].root).mkdir(parents=True, exist_ok=True)
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = int(found.getsockname()[1])
     ranks = [None] if size == 1 else [(rank, size, port) for rank in range(size)]
-    processes = [harness._CONTEXT.Process(target=_child, args=(job, each), daemon=False) for each in ranks]
+    processes = [
+        harness._CONTEXT.Process(target=_child, args=jobs, kwargs={"ranks": each}, daemon=False) for each in ranks
+    ]
     for process in processes:
         process.start()
     return processes
@@ -61,7 +73,7 @@ def of_ranks(job: Job, size: int) -> list[Job]:
 
 def train(job: Job, size: int = 1) -> list[dict[str, Any]]:
     """Run to the end; what each rank reports."""
-    processes = start(job, size)
+    processes = start(job, size=size)
     try:
         return [harness.finish(p, each) for p, each in zip(processes, of_ranks(job, size), strict=True)]
     finally:
@@ -98,14 +110,28 @@ def some(names: list[str], num: int, seed: int = 0) -> list[str]:
 
 
 def assert_resumes(job: Job, whole: list[dict[str, Any]], names: Iterable[str], size: int = 1, **changes: Any) -> None:
-    """Started anew from each checkpoint under another seed, a run does what the whole one did from there on."""
+    """Resumed from each checkpoint under another seed, a run does what the whole one did from there on.
+
+    The tails of one rank share a process, and Accelerate's singletons are made anew for each.
+    """
     progress = checkpoints(job)
-    for number, name in enumerate(names):
-        again = job.but(name=f"again-{number}", seed=1000 + number, resume=name, **{"save_steps": 10**6, **changes})
-        ends = train(again, size)
-        for first, second, end, end_again in zip(of_ranks(job, size), of_ranks(again, size), whole, ends, strict=True):
-            expected, found = harness.steps(first), harness.steps(second)
-            assert found == expected[len(expected) - len(found) :], f"resumed from {name}: {progress[name]}"
-            rest = len(harness.batches(first)) - progress[name]["batch"]
-            assert len(harness.batches(second)) == rest, f"resumed from {name}: {progress[name]}"
-            assert end_again == end, f"resumed from {name}: {progress[name]}"
+    tails = [
+        job.but(name=f"again-{number}", seed=1000 + number, resume=name, **{"save_steps": 10**6, **changes})
+        for number, name in enumerate(names)
+    ]
+    if size == 1:
+        (process,) = start(*tails)
+        process.join(harness.DEADLINE_S * 3)
+    for tail in tails:
+        ends = train(tail, size) if size > 1 else [_end_of(tail)]
+        for first, second, end, end_again in zip(of_ranks(job, size), of_ranks(tail, size), whole, ends, strict=True):
+            expected, found, where = harness.steps(first), harness.steps(second), progress[tail.resume]
+            assert found == expected[len(expected) - len(found) :], f"resumed from {tail.resume}: {where}"
+            rest = len(harness.batches(first)) - where["batch"]
+            assert len(harness.batches(second)) == rest, f"resumed from {tail.resume}: {where}"
+            assert end_again == end, f"resumed from {tail.resume}: {where}"
+
+
+def _end_of(job: Job) -> dict[str, Any]:
+    assert job.path("end").exists(), f"{job.name} did not end\n{job.path('log').read_text()[-6000:]}"
+    return json.loads(job.path("end").read_text())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -187,7 +186,7 @@ class Script:
     def run(self) -> None:
         job = self.job
         if job.options.get("held"):
-            self.held = iter(self.other)
+            self.held = iter(self.loader if self.style == "counted" else self.other)
         if job.options.get("range"):
             epochs: Any = range(self.resume.restore(), job.epochs)
         else:
@@ -215,15 +214,15 @@ class Script:
     epoch_gan = epoch_plain
 
     def epoch_break(self, epoch: int) -> None:
-        for place, batch in enumerate(self.loader):
+        for batch in self.loader:
             self.train(epoch, batch)
-            if place == 2:
+            if self.counters.done % 4 == 0:
                 break
         self.validate(epoch)
 
     def epoch_continue(self, epoch: int) -> None:
-        for place, batch in enumerate(self.loader):
-            if place % 3 == epoch % 3:
+        for batch in self.loader:
+            if batch["id"].sum() % 3 == 0:
                 continue
             self.train(epoch, batch)
 
@@ -283,10 +282,17 @@ class Script:
         for batch in loader:
             self.train(epoch, batch)
 
-    def epoch_stepping(self, epoch: int) -> None:
-        """A fixed number of batches, whatever the loader's length."""
-        for batch in itertools.islice(self.loader, 2):
-            self.train(epoch, batch)
+    def epoch_counted(self, epoch: int) -> None:
+        """A fixed number of batches an epoch, of an iterator that is held over epochs."""
+        while True:
+            batch = next(self.held, None)
+            if batch is None:
+                self.held = iter(self.loader)
+            else:
+                self.train(epoch, batch)
+                if self.counters.done % 4 == 0:
+                    break
+        self.validate(epoch)
 
     def end(self) -> None:
         accelerator = self.accelerator

@@ -36,7 +36,7 @@ STYLES = {
     "cycled and held": {"style": "cycled", "held": True},
     "gan": {"style": "gan"},
     "a new loader each epoch": {"style": "new loader"},
-    "a few batches an epoch": {"style": "stepping"},
+    "a fixed number of batches an epoch": {"style": "counted", "held": True},
     "own backward": {"own backward": True},
 }
 
