@@ -11,7 +11,8 @@ is gone over again. An iterator that the script makes before the epochs and hold
 where the one stood that was carried into the epoch.
 
 Boundaries are the moments at which nothing is half done: the *leading* pass, which was asked first in this epoch and is
-still open, is asked for its next batch or ends, and no other pass has given a batch that was not trained on.
+still open, is asked for its next batch and no other pass has given a batch that was not trained on; or it ends and no
+other that has trained is open.
 """
 
 from __future__ import annotations

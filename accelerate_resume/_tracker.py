@@ -234,7 +234,9 @@ class Tracker:
     def _ended(self, loader: TrackedLoader, one: Pass) -> None:
         leads = self._leads(one)
         one.over, one.fresh = True, False
-        if one.trained and leads:
+        others = [known for tracked in self.loaders.values() for known in tracked.passes if known.trained]
+        # the loop is not run again then, so nobody would make an iterator that it made and goes on with
+        if one.trained and leads and not any(known.is_open for known in others):
             self._reach(_Place(AT_END, loader.slot, one.index, True))
 
     def _leads(self, one: Pass) -> bool:

@@ -12,13 +12,15 @@ import torch
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, set_seed
 from scripts import Augmented, CountedBatches, NumberedBatches
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from accelerate_resume import Changes, Keep, ResumePlugin, SaveEvery
 
 
-def make_net(width: int = 8) -> torch.nn.Module:
-    layers = [torch.nn.Linear(7, width), torch.nn.BatchNorm1d(width), torch.nn.Dropout(0.5), torch.nn.Linear(width, 1)]
+def make_net(options: dict[str, Any]) -> torch.nn.Module:
+    width = options.get("width", 8)
+    norm = torch.nn.LayerNorm if options.get("loader") == "batches" else torch.nn.BatchNorm1d  # of one sample, some
+    layers = [torch.nn.Linear(7, width), norm(width), torch.nn.Dropout(0.5), torch.nn.Linear(width, 1)]
     return torch.nn.Sequential(*layers)
 
 
@@ -66,24 +68,8 @@ def make_loader(job: harness.Job) -> DataLoader:
         return DataLoader(data, batch_sampler=CountedBatches(job.num_samples), **common)
     if kind == "numbered":
         return DataLoader(data, batch_sampler=NumberedBatches(job.num_samples), **common)
-    if kind == "one by one":
-        return DataLoader(Batched(data), batch_size=None, sampler=BatchSampler(RandomSampler(data), 4, False), **common)
     own = torch.Generator().manual_seed(3) if kind == "own generator" else None
     return DataLoader(data, job.batch_size, shuffle=True, generator=own, **common)
-
-
-class Batched(torch.utils.data.Dataset):
-    """Takes a list of indices as one."""
-
-    def __init__(self, data: Augmented) -> None:
-        self.data = data
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, indices: list[int]) -> dict[str, Any]:
-        samples = [self.data[index] for index in indices]
-        return {"id": torch.tensor([s["id"] for s in samples]), "x": torch.stack([s["x"] for s in samples])}
 
 
 class Script:
@@ -112,7 +98,7 @@ class Script:
 
     def make_parts(self) -> None:
         options, accelerator = self.job.options, self.accelerator
-        nets = [make_net(options.get("width", 8)) for _ in range(2 if self.style == "gan" else 1)]
+        nets = [make_net(options) for _ in range(2 if self.style == "gan" else 1)]
         kind = getattr(torch.optim, options.get("optimizer", "AdamW"))
         optimizers = [kind(net.parameters(), lr=options.get("lr", 1e-2)) for net in nets]
         schedulers = [torch.optim.lr_scheduler.CosineAnnealingLR(o, options.get("horizon", 60)) for o in optimizers]

@@ -78,7 +78,6 @@ LOADING = {
     "batch sampler": {"loader": "batches"},
     "numbered batch sampler": {"loader": "numbered"},
     "own generator": {"loader": "own generator"},
-    "batches one by one": {"loader": "one by one"},
 }
 
 

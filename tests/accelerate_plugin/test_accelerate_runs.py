@@ -1,0 +1,106 @@
+"""Kills, ends, ranges of the script's own, and everything else that a run under Accelerate goes through."""
+
+from __future__ import annotations
+
+import harness
+import pytest
+from accelerate_runs import assert_resumes, checkpoints, fails, new_job, some, start, train
+
+
+def test_a_run_that_is_killed_inside_an_epoch_goes_on_from_its_last_save(tmp_path):
+    job = new_job(tmp_path, workers=2)
+    whole = train(job)
+    first = job.but(name="first", directory=str(tmp_path / "killed"), pause_at=9)
+    (process,) = start(first)
+    harness.wait_for(lambda: first.path("paused").exists() and 9 in harness.committed_batches(first), process, first)
+    harness.kill(process)
+    second = first.but(name="second", seed=99, pause_at=None)
+    assert train(second) == whole
+    assert harness.steps(second) == harness.steps(job)[-len(harness.steps(second)) :]
+    assert len(harness.batches(second)) == 18 - 9
+
+
+def test_a_run_that_is_killed_after_the_last_batch_of_an_epoch_runs_the_rest_of_its_code(tmp_path):
+    job = new_job(tmp_path)
+    whole = train(job)
+    first = job.but(name="first", directory=str(tmp_path / "killed"), pause_at=12, pause_in_epoch_end=True)
+    (process,) = start(first)
+    harness.wait_for(lambda: first.path("paused").exists(), process, first)
+    harness.kill(process)
+    second = first.but(name="second", seed=99, pause_at=None)
+    assert train(second) == whole
+    assert [step["ids"] for step in harness.steps(second)[:2]] == [[], []]  # the validation and the end of epoch 1
+    assert len(harness.batches(second)) == 6
+
+
+def test_a_run_that_is_finished_trains_nothing_and_has_the_state_it_ended_with(tmp_path):
+    job = new_job(tmp_path)
+    whole = train(job)
+    again = job.but(name="again", seed=99)
+    assert train(again) == whole
+    assert harness.steps(again) == []
+    assert "nothing to train: max_epochs=3 was reached" in again.path("log").read_text()
+
+
+def test_a_run_with_more_epochs_goes_on_as_if_it_had_had_them_from_the_start(tmp_path):
+    longer = new_job(tmp_path, epochs=4, directory=str(tmp_path / "longer"))
+    whole = train(longer)
+    job = new_job(tmp_path, "short")
+    train(job)
+    more = job.but(name="more", seed=99, epochs=4)
+    assert train(more) == whole
+    assert harness.steps(more) == harness.steps(longer)[-len(harness.steps(more)) :]
+    assert len(harness.batches(more)) == 6
+
+
+@pytest.mark.parametrize("style", ["plain", "in turn", "zip"])
+def test_a_script_with_a_range_of_its_own_goes_on_exactly(tmp_path, style):
+    job = new_job(tmp_path, style=style, range=True)
+    whole = train(job)
+    names = list(checkpoints(job))
+    assert_resumes(job, whole, some(names, 9))
+    epochs = [progress["epoch"] for progress in checkpoints(job).values()]
+    assert epochs == sorted(epochs)
+    assert set(epochs) == {0, 1, 2}
+
+
+def test_a_loop_that_stops_inside_an_epoch_ends_the_same_however_often_it_is_started(tmp_path):
+    job = new_job(tmp_path, stop_at=8)
+    whole = train(job)
+    assert_resumes(job, whole, some(list(checkpoints(job)), 5))
+    again = job.but(name="again", seed=99)
+    assert train(again) == whole
+    assert len(harness.batches(again)) <= 1  # from the save before the last batch
+
+
+CHANGES = {
+    "seed": ({"seed": 8, "allow": ()}, "seed"),
+    "batch size": ({"batch_size": 5}, "data.0.batch_size"),
+    "accumulation": ({"window": {"num_steps": 2}}, "accumulation.num_steps"),
+    "precision": ({"precision": "bf16"}, "precision"),
+    "optimizer": ({"optimizer": "SGD"}, "optimizer.0.class"),
+    "learning rate": ({"lr": 0.02}, "optimizer.0.lr"),
+    "scheduler": ({"horizon": 50}, "scheduler.0.T_max"),
+    "model": ({"width": 9}, "model.0.weight"),
+    "sampler": ({"loading": {"use_seedable_sampler": True}}, "loading.use_seedable_sampler"),
+}
+
+
+def test_a_run_whose_configuration_changed_is_refused_before_anything_is_loaded(tmp_path):
+    job = new_job(tmp_path, epochs=1)
+    train(job)
+    for name, (changes, fact) in CHANGES.items():
+        changed = new_job(tmp_path, f"changed-{name}", epochs=1, **changes)
+        error = fails(changed)
+        assert error.startswith("ConfigChangedError"), name
+        assert fact in error, name
+        assert harness.steps(changed) == [], name
+
+
+def test_a_change_that_is_allowed_goes_on(tmp_path):
+    job = new_job(tmp_path, epochs=2)
+    train(job)
+    name = list(checkpoints(job))[2]
+    changed = new_job(tmp_path, "changed", epochs=2, lr=0.02, resume=name, allow=("seed", "optimizer"))
+    train(changed)
+    assert len(harness.batches(changed)) == 10
