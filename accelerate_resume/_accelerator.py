@@ -29,6 +29,7 @@ from accelerate.scheduler import AcceleratedScheduler
 from accelerate.state import GradientState
 from accelerate.utils import extract_model_from_parallel
 
+from resume_core.capture.buckets import missing_for_buckets
 from resume_core.capture.optimizer import place_optimizer_state
 from resume_core.capture.order import sampler_chain
 from resume_core.capture.plain import plain
@@ -72,6 +73,9 @@ def probe(accelerator: Any) -> None:
     missing += [f"Accelerator().{name}" for name in _NEEDED_OF_OBJECT if not hasattr(accelerator, name)]
     if not missing and not hasattr(accelerator.gradient_state, "plugin_kwargs"):
         missing = ["GradientState().plugin_kwargs"]
+    if accelerator.num_processes > 1:
+        needed = ("_ddp_init_helper", "_build_debug_param_to_name_mapping")
+        missing += [f"{name} (torch {torch.__version__})" for name in missing_for_buckets(*needed)]
     if missing:
         raise ResumeError(
             f"Accelerate {accelerate.__version__} lacks what accelerate_resume hooks into: {', '.join(missing)}. "

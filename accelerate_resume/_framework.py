@@ -16,6 +16,7 @@ from accelerate_resume._accelerator import Accelerated, PreparedLoader, own_opti
 from accelerate_resume._counters import Counters, apply_counters, capture_counters, numbers
 from accelerate_resume._passes import TrackedLoader
 from accelerate_resume._tracker import Tracker
+from resume_core.capture.buckets import BucketLayout, lay_out_anew
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
 from resume_core.capture.gradients import apply_gradients, capture_gradients
 from resume_core.capture.modules import apply_modules, capture_modules
@@ -57,6 +58,7 @@ class AcceleratorFramework:
         self._shapes: dict[str, Any] = {}
         self._counts: dict[str, int] = {}
         self._ends_epoch = self._is_last = False
+        self._buckets: list[BucketLayout] = []
         self.ranks = self._accelerated.ranks()
         self._accelerated.around("prepare_data_loader", self._prepare_loader)
         self._accelerated.around("prepare_optimizer", self._prepare_optimizer)
@@ -112,6 +114,10 @@ class AcceleratorFramework:
 
     def _reach(self, ends_epoch: bool, is_last: bool) -> None:
         self._ends_epoch, self._is_last = ends_epoch, is_last
+        if any(loader.is_uneven and loader.trains for loader in self.tracker.loaders.values()):
+            counts = self.tracker.counts
+            mine = [counts.step, counts.batch]
+            counts.step, counts.batch = self.ranks.agree("the end of an epoch", mine, lambda all_: [*map(max, *all_)])
         self._boundary(self.progress)
 
     # ---- Framework
@@ -201,6 +207,7 @@ class AcceleratorFramework:
         training = {
             "accelerator": self._accelerated.capture_training(),
             "tracked": {name: value.state_dict() for name, value in self.tracked.items()},
+            "buckets": [layout.state() for layout in self._buckets],
         }
         loaders = self._prepared_loaders()
         rank = {
@@ -239,9 +246,35 @@ class AcceleratorFramework:
         for name, value in self.tracked.items():
             if name in state.training["tracked"]:
                 value.load_state_dict(state.training["tracked"][name])
+        for layout, saved in zip(self._bucket_layouts(), state.training["buckets"], strict=True):
+            layout.apply(saved)
         apply_counters(self.counters, state.rank["counters"])
         self.tracker.apply(state.rank["tracker"])
         self._late = dict(state.rank) | {"small": small_part(state.training["accelerator"])}
+
+    def _bucket_layouts(self) -> list[BucketLayout]:
+        if not self._buckets:
+            models = self._accelerated.wrapped_models
+            self._buckets = [BucketLayout(lambda m=m: m, lambda m=m: lay_out_anew(m)) for m in models]  # type: ignore[misc]
+        return self._buckets
+
+    def begin(self) -> list[str]:
+        """Training is about to begin, or to go on.
+
+        Returns:
+            What will not be as users may expect, one sentence each.
+        """
+        for layout in self._bucket_layouts():
+            layout.watch()
+        lengths = [[slot, loader.length] for slot, loader in sorted(self.tracker.loaders.items())]
+        uneven = [found for found in zip(*self.ranks.gather("the lengths of loaders", lengths), strict=True)
+                  if any(each != found[0] for each in found)]  # fmt: skip
+        for (slot, _), *_ in uneven:
+            self.tracker.loaders[slot].is_uneven = True
+        return [
+            f"loader {slot} gives ranks different numbers of batches: training on it is saved between epochs only"
+            for (slot, _), *_ in uneven
+        ]
 
     def _arrive(self) -> None:
         late, self._late = self._late, {}
@@ -257,6 +290,6 @@ class AcceleratorFramework:
         apply_rng(late["rng"])
 
     @property
-    def train_loaders(self) -> list[TrackedLoader]:
+    def loaders(self) -> list[TrackedLoader]:
         """All loaders that were prepared."""
         return list(self.tracker.loaders.values())

@@ -87,6 +87,8 @@ class TrackedLoader:
         self.slot, self.salt = slot, salt
         self.handle: ResumableLoader | None = None
         self.trains = False
+        self.is_uneven = False
+        """Whether ranks get different numbers of batches from it."""
         self.num_passes = 0
         self.passes: list[Pass] = []
         """Of this epoch, in the order in which they were made."""
@@ -100,6 +102,14 @@ class TrackedLoader:
     def is_resumable(self) -> bool:
         """Whether it can be positioned."""
         return is_resumable(self.prepared.base)
+
+    @property
+    def length(self) -> int | None:
+        """Batches of a pass; None when that is not known."""
+        try:
+            return len(self.prepared.base)
+        except TypeError:
+            return None
 
     def open(self, key: int, rank: int, num_ranks: int) -> None:
         """The run's key is known: what the loader draws is a function of it from now on."""

@@ -241,6 +241,8 @@ class Tracker:
 
     def _leads(self, one: Pass) -> bool:
         """Whether ``one`` was asked first of all that are open, and no other holds a batch that was not trained on."""
+        if any(loader.is_uneven and loader.trains for loader in self.loaders.values()):
+            return False  # ranks would not reach it alike
         passes = [known for _, known in self._opened if known is one or known.is_open]
         return bool(passes) and passes[0] is one and not any(known.fresh for known in passes[1:])
 

@@ -247,9 +247,9 @@ class ResumePlugin:
         tracker.start()
         if tracker.is_between:
             tracker.arrive_now()
-        for loader in framework.train_loaders:
-            for note in loader_warnings(loader.prepared.base):
-                self._log.warning("%s", note)
+        notes = [note for loader in framework.loaders for note in loader_warnings(loader.prepared.base)]
+        for note in [*notes, *framework.begin()]:
+            self._log.warning("%s", note)
         session.begin(framework.progress)
 
     def _at_boundary(self, progress: Progress) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 import torch.distributed
-from torch.nn.parallel import DistributedDataParallel
 
 from lightning_resume._package import is_a, package_of
 from lightning_resume._place import missing_locals
+from resume_core.capture.buckets import missing_for_buckets
 from resume_core.errors import ResumeError
 
 __all__ = ["probe", "refuse_unsupported"]
@@ -39,9 +39,8 @@ _NEEDED = {
     "strategy": ("setup", "reduce", "world_size"),
 }  # fmt: skip
 _NEEDED_BY_RANKS = {
-    "torch.distributed": (torch.distributed, ("PrefixStore", "_compute_bucket_assignment_by_size")),
+    "torch.distributed": (torch.distributed, ("PrefixStore",)),
     "torch.distributed.distributed_c10d": (torch.distributed.distributed_c10d, ("_get_default_store",)),
-    "DistributedDataParallel": (DistributedDataParallel, ("_build_params_for_reducer", "_get_ddp_logging_data")),
 }
 # of callbacks and loggers, where the Trainer has them
 _NEEDED_OF_KINDS = {
@@ -102,10 +101,16 @@ def probe(trainer: Any) -> None:
     ]
     if trainer.world_size > 1:
         missing += [
-            f"{owner}.{name} (torch {torch.__version__})"
-            for owner, (module, names) in _NEEDED_BY_RANKS.items()
-            for name in names
-            if not hasattr(module, name)
+            f"{name} (torch {torch.__version__})"
+            for name in [
+                *(
+                    f"{owner}.{name}"
+                    for owner, (module, names) in _NEEDED_BY_RANKS.items()
+                    for name in names
+                    if not hasattr(module, name)
+                ),
+                *missing_for_buckets(),
+            ]
         ]
     if missing:
         raise ResumeError(

@@ -31,7 +31,7 @@ from lightning_resume._averaging import (
 )
 from lightning_resume._callbacks import model_checkpoints
 from lightning_resume._data import Data
-from lightning_resume._ddp import BucketLayout, ranks_of
+from lightning_resume._ddp import bucket_layout, ranks_of
 from lightning_resume._description import describe
 from lightning_resume._embedding import Embedding, state_of
 from lightning_resume._ending import clear_restart, ending, is_last, limits
@@ -88,7 +88,7 @@ class TrainerAdapter:
         self._max_steps: int | None = None
         self.ranks = ranks_of(trainer.strategy)
         self._data = Data(trainer, self.ranks)
-        self._buckets = BucketLayout(trainer.strategy)
+        self._buckets = bucket_layout(trainer.strategy)
         self._generators: tuple[Any, ...] | None = None  # searched once a fit
         self._shapes: dict[str, Any] = {}
         self.model_checkpoint_s: float | None = None

@@ -102,8 +102,8 @@ class Script:
         kind = getattr(torch.optim, options.get("optimizer", "AdamW"))
         optimizers = [kind(net.parameters(), lr=options.get("lr", 1e-2)) for net in nets]
         schedulers = [torch.optim.lr_scheduler.CosineAnnealingLR(o, options.get("horizon", 60)) for o in optimizers]
-        other = DataLoader(Augmented(self.job, 14, "other"), 3, shuffle=True)
-        validation = DataLoader(Augmented(self.job, 7, "val"), 3, shuffle=bool(options.get("shuffled validation")))
+        other = DataLoader(Augmented(self.job, 14, "other"), 4, shuffle=True)
+        validation = DataLoader(Augmented(self.job, 7, "val"), 4, shuffle=bool(options.get("shuffled validation")))
         self.nets = [accelerator.prepare(net) for net in nets]
         self.optimizers = [accelerator.prepare(optimizer) for optimizer in optimizers]
         self.loader, self.other, self.validation = accelerator.prepare(make_loader(self.job), other, validation)
@@ -119,7 +119,7 @@ class Script:
         with accelerator.accumulate(*self.nets):
             losses = [self.step_of(place, batch) for place in range(len(self.nets))]
         self.average.update(self.nets[0])
-        gathered = accelerator.gather_for_metrics(batch["id"])
+        gathered = batch["id"] if self.job.options.get("uneven") else accelerator.gather_for_metrics(batch["id"])
         self.counters.best = min(self.counters.best, losses[0])
         self.recorder.step(
             epoch=epoch,
@@ -198,6 +198,11 @@ class Script:
         self.validate(epoch)
 
     epoch_gan = epoch_plain
+
+    def epoch_uneven(self, epoch: int) -> None:
+        with self.accelerator.join_uneven_inputs(self.nets):
+            for batch in self.loader:
+                self.train(epoch, batch)
 
     def epoch_break(self, epoch: int) -> None:
         for batch in self.loader:

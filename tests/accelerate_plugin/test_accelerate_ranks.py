@@ -23,3 +23,18 @@ def test_two_ranks_go_on_exactly(tmp_path, kind):
     assert_resumes(job, whole, some(list(checkpoints(job)), 4), 2)
     ids = [[index for step in harness.batches(each)[:3] for index in step["ids"]] for each in of_ranks(job, 2)]
     assert sorted({*ids[0], *ids[1]}) == list(range(22))  # ranks share an epoch, whatever they were seeded with
+
+
+def test_three_ranks_go_on_with_the_buckets_that_they_had(tmp_path):
+    job = new_job(tmp_path, epochs=2, num_samples=28, ddp={"bucket_cap_mb": 1e-4}, width=32)
+    whole = train(job, 3)
+    names = list(checkpoints(job))
+    assert_resumes(job, whole, [names[2], names[-3]], 3)
+
+
+def test_ranks_with_different_numbers_of_batches_are_saved_between_epochs(tmp_path):
+    job = new_job(tmp_path, num_samples=20, loading={"even_batches": False}, style="uneven", uneven=True)
+    whole = train(job, 2)
+    names = checkpoints(job)
+    assert [progress["epoch_batch"] for progress in names.values()] == [0, 3, 3, 3]
+    assert_resumes(job, whole, list(names)[1:3], 2)

@@ -43,7 +43,7 @@ def test_a_run_that_is_finished_trains_nothing_and_has_the_state_it_ended_with(t
 
 
 def test_a_run_with_more_epochs_goes_on_as_if_it_had_had_them_from_the_start(tmp_path):
-    longer = new_job(tmp_path, epochs=4, directory=str(tmp_path / "longer"))
+    longer = new_job(tmp_path, epochs=4).but(directory=str(tmp_path / "longer"))
     whole = train(longer)
     job = new_job(tmp_path, "short")
     train(job)
