@@ -12,6 +12,7 @@ import torch
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, set_seed
 from scripts import Augmented, CountedBatches, NumberedBatches
+from torch.distributed.algorithms.join import Join
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from accelerate_resume import Changes, Keep, ResumePlugin, SaveEvery
@@ -200,7 +201,7 @@ class Script:
     epoch_gan = epoch_plain
 
     def epoch_uneven(self, epoch: int) -> None:
-        with self.accelerator.join_uneven_inputs(self.nets):
+        with Join(self.nets):  # join_uneven_inputs of Accelerate does nothing on CPUs
             for batch in self.loader:
                 self.train(epoch, batch)
 

@@ -21,8 +21,10 @@ def test_two_ranks_go_on_exactly(tmp_path, kind):
     job = new_job(tmp_path, epochs=2, **KINDS[kind])
     whole = train(job, 2)
     assert_resumes(job, whole, some(list(checkpoints(job)), 4), 2)
-    ids = [[index for step in harness.batches(each)[:3] for index in step["ids"]] for each in of_ranks(job, 2)]
-    assert sorted({*ids[0], *ids[1]}) == list(range(22))  # ranks share an epoch, whatever they were seeded with
+    first = [step for each in of_ranks(job, 2) for step in harness.batches(each) if step["epoch"] == 0]
+    assert {index for step in first for index in step["ids"]} == set(
+        range(22)
+    )  # shared, whatever ranks were seeded with
 
 
 def test_three_ranks_go_on_with_the_buckets_that_they_had(tmp_path):
@@ -36,5 +38,5 @@ def test_ranks_with_different_numbers_of_batches_are_saved_between_epochs(tmp_pa
     job = new_job(tmp_path, num_samples=20, loading={"even_batches": False}, style="uneven", uneven=True)
     whole = train(job, 2)
     names = checkpoints(job)
-    assert [progress["epoch_batch"] for progress in names.values()] == [0, 3, 3, 3]
-    assert_resumes(job, whole, list(names)[1:3], 2)
+    assert {progress["epoch_batch"] for progress in names.values()} == {0, 3}
+    assert_resumes(job, whole, list(names)[:2], 2)

@@ -1,0 +1,212 @@
+"""What users may ask of the plugin, and what it refuses or warns of."""
+
+from __future__ import annotations
+
+import logging
+
+import accelerate
+import pytest
+import torch
+from accelerate import Accelerator, DataLoaderConfiguration
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import accelerate_resume
+from accelerate_resume import Changes, Keep, ResumePlugin, SaveEvery
+from accelerate_resume._accelerator import own_optimizer
+from resume_core.errors import CheckpointNotFoundError, ResumeError, UnsupportedStateError
+
+ALWAYS = {"save": SaveEvery(minutes=1e-9), "keep": Keep(last=99), "changes": Changes(allow=("seed",))}
+
+
+def make_loader(num_samples=8, **arguments):
+    return DataLoader(TensorDataset(torch.arange(float(num_samples)).unsqueeze(1)), 2, **{"shuffle": True} | arguments)
+
+
+def new_run(directory, *, loader=None, track=True, **options):
+    """An Accelerator, its plugin, and what they have prepared."""
+    torch.manual_seed(7)
+    accelerator = Accelerator(cpu=True)
+    resume = ResumePlugin(directory, **ALWAYS | options).attach(accelerator)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    return accelerator, resume, *accelerator.prepare(model, optimizer, make_loader() if loader is None else loader)
+
+
+def train(accelerator, model, optimizer, batch):
+    loss = model(batch[0]).pow(2).mean()
+    accelerator.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def train_all(run, num_epochs=1):
+    accelerator, resume, model, optimizer, loader = run
+    seen = []
+    for _ in resume.epochs(num_epochs):
+        for batch in loader:
+            train(accelerator, model, optimizer, batch)
+            seen.append(batch[0].flatten().tolist())
+            resume._session.wait()
+    return seen
+
+
+def test_the_public_names_are_those_of_the_design():
+    assert accelerate_resume.__all__ == ["ResumePlugin", "SaveEvery", "Keep", "Changes"]
+
+
+def test_the_plugin_must_be_attached_before_anything_is_prepared(tmp_path):
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare(make_loader())
+    with pytest.raises(ResumeError, match=r"before accelerator\.prepare"):
+        ResumePlugin(tmp_path).attach(accelerator)
+
+
+def test_one_accelerator_has_one_plugin_and_one_plugin_one_accelerator(tmp_path):
+    accelerator = Accelerator(cpu=True)
+    plugin = ResumePlugin(tmp_path).attach(accelerator)
+    with pytest.raises(ResumeError, match="has a ResumePlugin already"):
+        ResumePlugin(tmp_path).attach(accelerator)
+    with pytest.raises(ResumeError, match="attached already"):
+        plugin.attach(Accelerator(cpu=True))
+
+
+def test_a_plugin_that_is_not_attached_says_so(tmp_path):
+    for ask in (lambda p: p.epochs(3), lambda p: p.restore(), lambda p: p.track(a=torch.nn.Linear(1, 1))):
+        with pytest.raises(ResumeError, match="call attach"):
+            ask(ResumePlugin(tmp_path))
+
+
+def test_one_run_is_started_once(tmp_path):
+    run = new_run(tmp_path)
+    train_all(run)
+    for ask in (lambda: run[1].epochs(2), run[1].restore, lambda: run[1].counters(a=1), lambda: run[1].track(a=run[2])):
+        with pytest.raises(ResumeError):
+            ask()
+
+
+@pytest.mark.parametrize("name", ["_models", "gradient_state", "_custom_objects"])
+def test_a_version_of_accelerate_that_lacks_what_is_needed_is_refused_with_its_name(tmp_path, name):
+    accelerator = Accelerator(cpu=True)
+    vars(accelerator).pop(name)
+    with pytest.raises(ResumeError, match=rf"Accelerate {accelerate.__version__} lacks .*{name}"):
+        ResumePlugin(tmp_path).attach(accelerator)
+
+
+def test_stateful_loaders_are_refused(tmp_path):
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))
+    with pytest.raises(ResumeError, match="use_stateful_dataloader"):
+        ResumePlugin(tmp_path).attach(accelerator)
+
+
+def test_parameters_of_a_model_that_was_not_prepared_are_refused_unless_it_is_tracked(tmp_path):
+    for tracked in (False, True):
+        accelerator, resume, *_ = new_run(tmp_path / str(tracked))
+        other = torch.nn.Linear(1, 1)
+        accelerator.prepare(torch.optim.SGD(other.parameters(), 0.1))
+        if tracked:
+            resume.track(other=other)
+            assert resume.restore() == 0
+        else:
+            with pytest.raises(ResumeError, match="belong to no prepared model"):
+                resume.restore()
+
+
+def test_what_cannot_be_tracked_is_refused(tmp_path):
+    _, resume, model, *_ = new_run(tmp_path)
+    with pytest.raises(TypeError, match=r"number \(int\) must have state_dict"):
+        resume.track(number=3)
+    resume.track(model=model)
+    with pytest.raises(ResumeError, match="'model' is tracked already"):
+        resume.track(model=model)
+
+
+def test_counters_have_the_names_that_they_were_made_with(tmp_path):
+    counters = ResumePlugin(tmp_path).counters(step=0, best=float("inf"))
+    counters.step += 1
+    assert (counters.step, repr(counters)) == (1, "Counters(step=1, best=inf)")
+    with pytest.raises(AttributeError, match="no counter 'stop'"):
+        counters.stop = 1
+    with pytest.raises(AttributeError, match="no counter 'stop'"):
+        counters.stop
+
+
+def test_counters_are_restored_and_what_code_above_the_loop_did_to_them_is_undone(tmp_path):
+    for number in range(2):
+        accelerator, resume, model, optimizer, loader = new_run(tmp_path)
+        counters, seen = resume.counters(above=0, inside=0), []
+        for _ in resume.epochs(2):
+            counters.above += 1
+            for batch in loader:
+                seen.append((counters.above, counters.inside))
+                train(accelerator, model, optimizer, batch)
+                counters.inside += 1
+                resume._session.wait()
+                if number == 0 and counters.inside == 7:
+                    break
+            if number == 0 and counters.inside == 7:
+                break
+    assert seen == [(2, 6), (2, 7)]
+
+
+def test_a_run_that_is_required_and_not_there_is_an_error(tmp_path):
+    with pytest.raises(CheckpointNotFoundError, match="must"):
+        new_run(tmp_path, resume="must")[1].epochs(1)
+
+
+def test_switched_off_nothing_is_taken_over(tmp_path, monkeypatch):
+    monkeypatch.setenv("EXACT_RESUME", "off")
+    run = new_run(tmp_path)
+    assert list(run[1].epochs(3)) == [0, 1, 2]
+    assert ResumePlugin(tmp_path).restore() == 0
+    run[1].save()
+    run[1].track(a=run[2])
+    assert not list(tmp_path.iterdir())
+    assert "prepare_data_loader" not in vars(run[0])
+
+
+def test_loaders_that_cannot_be_positioned_are_warned_of(tmp_path, caplog):
+    class Endless(IterableDataset):
+        def __iter__(self):
+            return iter(torch.rand(8, 1))
+
+    with caplog.at_level(logging.WARNING):
+        new_run(tmp_path, loader=DataLoader(Endless(), 2))[1].epochs(1)
+    assert "Endless is an IterableDataset: after a resume it starts from its beginning" in caplog.text
+
+
+def test_save_takes_effect_at_the_next_boundary(tmp_path):
+    accelerator, resume, model, optimizer, loader = new_run(tmp_path, save=SaveEvery(steps=1000, minutes=None))
+    with pytest.raises(ResumeError, match="after epochs"):
+        resume.save()
+    for _ in resume.epochs(1):
+        for place, batch in enumerate(loader):
+            resume._session.wait()
+            train(accelerator, model, optimizer, batch)
+            if place == 1:
+                resume.save()
+    names = sorted(path.parent.name for path in tmp_path.glob("*/*/manifest.json"))
+    assert names == ["step-000000000", "step-000000002", "step-000000004", "step-000000004.2"]
+
+
+def test_what_is_prepared_after_the_run_began_is_refused_at_the_next_save(tmp_path):
+    accelerator, resume, model, optimizer, loader = new_run(tmp_path)
+    epochs = resume.epochs(1)
+    next(epochs)
+    accelerator.prepare(torch.nn.Linear(1, 1))
+    with pytest.raises(UnsupportedStateError, match="prepare and register everything before"):  # noqa: PT012
+        for batch in loader:
+            train(accelerator, model, optimizer, batch)
+
+
+def test_a_script_that_goes_on_elsewhere_than_it_was_saved_is_told(tmp_path):
+    accelerator, resume, model, optimizer, loader = new_run(tmp_path)
+    for _ in resume.epochs(1):
+        for batch in loader:
+            train(accelerator, model, optimizer, batch)
+            resume._session.wait()
+            if own_optimizer(optimizer).state[next(model.parameters())]["step"] == 2:
+                break
+        break
+    _, resume, *_ = new_run(tmp_path)
+    with pytest.raises(ResumeError, match="went through that epoch without asking for it"):
+        list(resume.epochs(1))
