@@ -124,11 +124,12 @@ def assert_resumes(job: Job, whole: list[dict[str, Any]], names: Iterable[str], 
         process.join(harness.DEADLINE_S * 3)
     for tail in tails:
         ends = train(tail, size) if size > 1 else [_end_of(tail)]
+        where = progress[tail.resume]
+        rest = len(harness.batches(of_ranks(job, size)[0])) - where["batch"]
+        assert len(harness.batches(of_ranks(tail, size)[0])) == rest, f"resumed from {tail.resume}: {where}"
         for first, second, end, end_again in zip(of_ranks(job, size), of_ranks(tail, size), whole, ends, strict=True):
-            expected, found, where = harness.steps(first), harness.steps(second), progress[tail.resume]
+            expected, found = harness.steps(first), harness.steps(second)
             assert found == expected[len(expected) - len(found) :], f"resumed from {tail.resume}: {where}"
-            rest = len(harness.batches(first)) - where["batch"]
-            assert len(harness.batches(second)) == rest, f"resumed from {tail.resume}: {where}"
             assert end_again == end, f"resumed from {tail.resume}: {where}"
 
 
