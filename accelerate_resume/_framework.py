@@ -19,7 +19,7 @@ from accelerate_resume._tracker import Tracker
 from resume_core.capture.buckets import BucketLayout, lay_out_anew
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
 from resume_core.capture.gradients import apply_gradients, capture_gradients
-from resume_core.capture.modules import apply_modules, capture_modules
+from resume_core.capture.modules import apply_modules, capture_modules, plainly_loaded
 from resume_core.capture.order import sampler_chain, sampler_salt
 from resume_core.capture.rng import apply_rng, capture_rng
 from resume_core.capture.runconfig import (
@@ -137,6 +137,16 @@ class AcceleratorFramework:
             prefix + name: tensor
             for prefix, module in self._accelerated.models.items()
             for name, tensor in module.state_dict().items()
+        }
+
+    def live_weights(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers that nothing but `apply` would load."""
+        plain = torch.nn.Module.load_state_dict
+        models = {k: module for k, module in self._accelerated.models.items() if type(module).load_state_dict is plain}
+        return {
+            prefix + name: tensor
+            for prefix, module in models.items()
+            for name, tensor in plainly_loaded(module).items()
         }
 
     @property
