@@ -16,9 +16,11 @@ from accelerate_resume._accelerator import Accelerated, PreparedLoader, own_opti
 from accelerate_resume._counters import Counters, apply_counters, capture_counters, numbers
 from accelerate_resume._passes import TrackedLoader
 from accelerate_resume._tracker import Tracker
+from resume_core.capture.attributes import AttributeWatch
 from resume_core.capture.buckets import BucketLayout, lay_out_anew
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
 from resume_core.capture.gradients import apply_gradients, capture_gradients
+from resume_core.capture.loader import loader_warnings
 from resume_core.capture.modules import apply_modules, capture_modules, plainly_loaded
 from resume_core.capture.order import sampler_chain, sampler_salt
 from resume_core.capture.rng import apply_rng, capture_rng
@@ -34,6 +36,8 @@ from resume_core.errors import ResumeError, UnsupportedStateError
 from resume_core.state import Fact, Progress, State
 
 __all__ = ["AcceleratorFramework"]
+
+_MAX_NAMES = 10
 
 
 class AcceleratorFramework:
@@ -59,10 +63,13 @@ class AcceleratorFramework:
         self._counts: dict[str, int] = {}
         self._ends_epoch = self._is_last = False
         self._buckets: list[BucketLayout] = []
+        self._watch: AttributeWatch | None = None
+        self._noted_step = 0
         self.ranks = self._accelerated.ranks()
         self._accelerated.around("prepare_data_loader", self._prepare_loader)
         self._accelerated.around("prepare_optimizer", self._prepare_optimizer)
         self._accelerated.around("backward", self._backward)
+        self._accelerated.around("skip_first_batches", self._skip_first_batches)
 
     # ---- in place of methods of the Accelerator
 
@@ -74,12 +81,25 @@ class AcceleratorFramework:
         slot = len(self.tracker.loaders)
         facts = describe_loader(loader, prefix=f"data.{slot}")
         prepared = plain(loader, *args, **kwargs)
-        tracked = self.tracker.track(prepared, salt)
         self._data_facts |= facts
+        self._track(prepared, salt)
+        return prepared
+
+    def _track(self, prepared: Any, salt: int) -> None:
+        tracked = self.tracker.track(prepared, salt)
         if self._key is not None:
             tracked.open(self._key, self.ranks.rank, self.ranks.size)
             self.tracker.meet(tracked)
-        return prepared
+
+    def _skip_first_batches(self, plain: Callable[..., Any], dataloader: Any, num_batches: int = 0) -> Any:
+        """A loader that goes on inside an epoch stands behind what it gave already: skip nothing twice."""
+        tracked = next((known for known in self.loaders if known.prepared.loader is dataloader), None)
+        if tracked is not None and tracked.predecessor(carried=False) is not None:
+            return dataloader
+        skipping = plain(dataloader, num_batches)
+        if tracked is not None:
+            self._track(skipping, tracked.salt)
+        return skipping
 
     def _prepare_optimizer(self, plain: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         prepared = plain(optimizer, *args, **kwargs)
@@ -276,6 +296,15 @@ class AcceleratorFramework:
         """
         for layout in self._bucket_layouts():
             layout.watch()
+        self._watch = AttributeWatch(
+            self.modules, frozenset({"forward", "_original_forward", "_is_accelerate_prepared"})
+        )
+        notes = [note for loader in self.loaders for note in loader_warnings(loader.prepared.base)]
+        if not self._accelerated.optimizers:
+            notes.append("no optimizer was prepared: steps are not counted, and SaveEvery(steps=...) has no effect")
+        return notes + self._note_uneven()
+
+    def _note_uneven(self) -> list[str]:
         lengths = [[slot, loader.length] for slot, loader in sorted(self.tracker.loaders.items())]
         uneven = [found for found in zip(*self.ranks.gather("the lengths of loaders", lengths), strict=True)
                   if any(each != found[0] for each in found)]  # fmt: skip
@@ -285,6 +314,26 @@ class AcceleratorFramework:
             f"loader {slot} gives ranks different numbers of batches: training on it is saved between epochs only"
             for (slot, _), *_ in uneven
         ]
+
+    def notes(self) -> list[str]:
+        """What an epoch that has run showed to be lost by a resume, one sentence each; each is told once."""
+        names = self._watch.changed() if self._watch is not None else []
+        found = []
+        if names:
+            shown = ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
+            found.append(
+                f"attributes that change during training and are in no state: {shown}. After a resume they are as in a "
+                "new run. Where that matters, keep them in a buffer, in resume.counters(), or in an object that is "
+                "given to resume.track()"
+            )
+        counts = self.tracker.counts
+        if counts.step > self._noted_step and not any(loader.trains for loader in self.loaders):
+            found.append(
+                "no batch that was trained on came from a loader that was prepared: saves fall between epochs only, "
+                "and such loaders go on as the random generators decide; give them to accelerator.prepare()"
+            )
+            self._noted_step = 2**63
+        return found
 
     def _arrive(self) -> None:
         late, self._late = self._late, {}

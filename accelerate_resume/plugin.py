@@ -13,7 +13,6 @@ from accelerate_resume._accelerator import attach_mark, probe, refuse_unsupporte
 from accelerate_resume._counters import Counters
 from accelerate_resume._framework import AcceleratorFramework
 from resume_core.candidates import resume_mode
-from resume_core.capture.loader import loader_warnings
 from resume_core.capture.runconfig import seed_fact
 from resume_core.errors import ResumeError
 from resume_core.policy import Changes, Keep, SaveEvery, as_policy, plain_options
@@ -131,6 +130,7 @@ class ResumePlugin:
             for epoch in range(tracker.next_epoch, num_epochs if tracker.is_running else 0):
                 tracker.enter_epoch(epoch)
                 yield epoch
+                self._warn(framework.notes())
                 tracker.end_epoch(is_last=epoch + 1 == num_epochs)
             if tracker.is_running:
                 tracker.is_running = False
@@ -247,10 +247,12 @@ class ResumePlugin:
         tracker.start()
         if tracker.is_between:
             tracker.arrive_now()
-        notes = [note for loader in framework.loaders for note in loader_warnings(loader.prepared.base)]
-        for note in [*notes, *framework.begin()]:
-            self._log.warning("%s", note)
+        self._warn(framework.begin())
         session.begin(framework.progress)
+
+    def _warn(self, notes: list[str]) -> None:
+        for note in notes:
+            self._log.warning("%s", note)
 
     def _at_boundary(self, progress: Progress) -> None:
         assert self._session is not None

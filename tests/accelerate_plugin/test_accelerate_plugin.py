@@ -210,3 +210,67 @@ def test_a_script_that_goes_on_elsewhere_than_it_was_saved_is_told(tmp_path):
     _, resume, *_ = new_run(tmp_path)
     with pytest.raises(ResumeError, match="went through that epoch without asking for it"):
         list(resume.epochs(1))
+
+
+def test_attributes_that_change_and_are_in_no_state_are_named(tmp_path, caplog):
+    class Net(torch.nn.Linear):
+        def forward(self, x):
+            self.num_calls = getattr(self, "num_calls", 0) + 1
+            return super().forward(x)
+
+    accelerator, resume, _, _, loader = new_run(tmp_path)
+    accelerator.free_memory()
+    model = Net(1, 1)
+    run = (accelerator, resume, *accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1)), loader)
+    train_all(run)
+    assert "attributes that change during training and are in no state: model.num_calls" in caplog.text
+
+
+def test_training_on_a_loader_that_was_not_prepared_is_warned_of(tmp_path, caplog):
+    accelerator, resume, model, optimizer, _ = new_run(tmp_path)
+    train_all((accelerator, resume, model, optimizer, make_loader()), 2)
+    assert caplog.text.count("no batch that was trained on came from a loader that was prepared") == 1
+
+
+def test_a_run_without_an_optimizer_is_warned_of(tmp_path, caplog):
+    accelerator = Accelerator(cpu=True)
+    ResumePlugin(tmp_path).attach(accelerator).epochs(1)
+    assert "no optimizer was prepared" in caplog.text
+
+
+def test_what_a_script_skips_by_itself_is_not_skipped_twice(tmp_path):
+    for number in range(2):
+        accelerator, resume, model, optimizer, loader = new_run(tmp_path)
+        counters, seen = resume.counters(done=0), []
+        for _ in resume.epochs(1):
+            skipping = accelerator.skip_first_batches(loader, counters.done) if counters.done else loader
+            for batch in skipping:
+                train(accelerator, model, optimizer, batch)
+                seen += batch[0].flatten().tolist()
+                counters.done += 1
+                resume._session.wait()
+                if number == 0 and counters.done == 3:
+                    break
+            if number == 0:
+                first = seen[:4]  # what is saved: the batch at which it stopped is not
+                break
+    assert sorted(first + seen) == list(range(8))
+
+
+def test_a_loader_that_skips_goes_on_exactly_too(tmp_path):
+    tails = []
+    for number in range(2):
+        accelerator, resume, model, optimizer, loader = new_run(tmp_path)
+        tail = []
+        for _ in resume.epochs(1):
+            for batch in accelerator.skip_first_batches(loader, 1):
+                train(accelerator, model, optimizer, batch)
+                tail.append(batch[0].flatten().tolist())
+                resume._session.wait()
+                if number == 0 and len(tail) == 2:
+                    break
+            if number == 0:
+                break
+        tails.append(tail)
+    assert tails[1][0] == tails[0][1]  # trained on again: the run was saved before it
+    assert len({index for batch in [tails[0][0], *tails[1]] for index in batch}) == 6
