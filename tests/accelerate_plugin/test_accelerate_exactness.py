@@ -49,7 +49,7 @@ def test_loops_of_every_style_go_on_exactly(tmp_path, style):
 
 WINDOWS = {
     "3": {"window": {"num_steps": 3}},
-    "3, not closed by the loader": {"window": {"num_steps": 3, "sync_with_dataloader": False}},
+    "4, not closed by the loader": {"window": {"num_steps": 4, "sync_with_dataloader": False}},
     "3, scheduler as it is": {"window": {"num_steps": 3, "adjust_scheduler": False}},
     "3, alternating": {"window": {"num_steps": 3}, "style": "alternating"},
     "3, nested": {"window": {"num_steps": 3}, "style": "nested"},

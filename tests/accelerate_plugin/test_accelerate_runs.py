@@ -42,10 +42,12 @@ def test_a_run_that_is_finished_trains_nothing_and_has_the_state_it_ended_with(t
     assert "nothing to train: max_epochs=3 was reached" in again.path("log").read_text()
 
 
-def test_a_run_with_more_epochs_goes_on_as_if_it_had_had_them_from_the_start(tmp_path):
-    longer = new_job(tmp_path, epochs=4).but(directory=str(tmp_path / "longer"))
+@pytest.mark.parametrize("window", [1, 4], ids=["plain", "cut inside a window"])
+def test_a_run_with_more_epochs_goes_on_as_if_it_had_had_them_from_the_start(tmp_path, window):
+    options = {"window": {"num_steps": window, "sync_with_dataloader": False}}  # 3 epochs of 6 batches end inside one
+    longer = new_job(tmp_path, epochs=4, **options).but(directory=str(tmp_path / "longer"))
     whole = train(longer)
-    job = new_job(tmp_path, "short")
+    job = new_job(tmp_path, "short", **options)
     train(job)
     more = job.but(name="more", seed=99, epochs=4)
     assert train(more) == whole
