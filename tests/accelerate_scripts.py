@@ -268,6 +268,21 @@ class Script:
                 two = next(second)
             self.train(epoch, {name: torch.cat([one[name], two[name]]) for name in one}, "AB")
 
+    def epoch_ahead(self, epoch: int) -> None:
+        """Of the second loader the batch is taken before that with which it is trained on."""
+        second, two = iter(self.loader), None
+        for one in self.other:
+            two = two or next(second)
+            self.train(epoch, {name: torch.cat([one[name], two[name]]) for name in one}, "AB")
+            two = next(second)
+
+    def epoch_freezing(self, epoch: int) -> None:
+        """A layer is frozen in the middle of training."""
+        for batch in self.loader:
+            self.train(epoch, batch)
+            if self.counters.done == 7:
+                self.nets[0][0].requires_grad_(False)
+
     def epoch_new_loader(self, epoch: int) -> None:
         """Each epoch has a loader of its own, of larger batches."""
         loader = self.accelerator.prepare(DataLoader(Augmented(self.job, 20), 3 + epoch, shuffle=True))
@@ -297,6 +312,7 @@ class Script:
             scaler=None if accelerator.scaler is None else accelerator.scaler.state_dict(),
             average=harness.digest(self.average.values),
             rng=harness.digest([random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()]),
+            frozen=[not parameter.requires_grad for net in self.nets for parameter in net.parameters()],
             modes=[module.training for net in self.nets for module in net.modules()],
             marks=[accelerator.step, accelerator.sync_gradients, iterations],
             done=self.counters.done,

@@ -38,13 +38,22 @@ STYLES = {
     "a new loader each epoch": {"style": "new loader"},
     "a fixed number of batches an epoch": {"style": "counted", "held": True},
     "own backward": {"own backward": True},
+    "a layer is frozen": {"style": "freezing"},
 }
 
 
 @pytest.mark.parametrize("style", STYLES)
 def test_loops_of_every_style_go_on_exactly(tmp_path, style):
     job, whole = whole_run(tmp_path, **STYLES[style])
-    assert_resumes(job, whole, some(list(checkpoints(job)), 9))
+    names = list(checkpoints(job))
+    assert_resumes(job, whole, names if style == "alternating" else some(names, 9))
+
+
+def test_nothing_is_saved_while_a_loader_has_given_a_batch_that_was_not_trained_on(tmp_path):
+    job, whole = whole_run(tmp_path, style="ahead")
+    names = checkpoints(job)
+    assert [progress["batch"] for progress in names.values()] == [0, 4, 8, 12]
+    assert_resumes(job, whole, names)
 
 
 WINDOWS = {
