@@ -3,8 +3,9 @@
 Internals used (Accelerate 1.15):
 
 - ``Accelerator``: the lists ``_models``, ``_optimizers``, ``_schedulers``, ``_dataloaders``, ``_custom_objects``;
-  ``step``, ``scaler``, ``gradient_state``, ``dataloader_config``; ``prepare_data_loader`` and ``prepare_optimizer``,
-  which ``prepare`` calls on the instance, ``backward`` and ``skip_first_batches`` are shadowed there.
+  ``step``, ``scaler``, ``gradient_state``, ``dataloader_config``. Shadowed on the instance are ``backward``,
+  ``skip_first_batches``, and what ``prepare`` calls there: ``prepare_data_loader``, ``prepare_model`` and
+  ``prepare_optimizer``.
 - ``GradientState``: ``sync_gradients``, ``num_steps``, ``plugin_kwargs``, ``dataloader_references``,
   ``_remove_dataloader``.
 - A prepared loader (``DataLoaderShard``, ``DataLoaderDispatcher``): ``base_dataloader``, ``iteration``,
@@ -43,7 +44,14 @@ _MARK = "_exact_resume"
 _NEEDED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "Accelerator": (
         accelerate.Accelerator,
-        ("prepare_data_loader", "prepare_optimizer", "backward", "skip_first_batches", "sync_gradients"),
+        (
+            "prepare_data_loader",
+            "prepare_model",
+            "prepare_optimizer",
+            "backward",
+            "skip_first_batches",
+            "sync_gradients",
+        ),
     ),
     "GradientState": (
         GradientState,
@@ -233,11 +241,6 @@ class Accelerated:
         """The user's own modules, out of what they were wrapped in; a single one has the empty name."""
         found = [extract_model_from_parallel(m, keep_torch_compile=False) for m in self.accelerator._models]
         return {"": found[0]} if len(found) == 1 else {f"{place}.": module for place, module in enumerate(found)}
-
-    @property
-    def wrapped_models(self) -> list[Any]:
-        """What `Accelerator.prepare` gave for them."""
-        return list(self.accelerator._models)
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:

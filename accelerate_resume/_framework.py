@@ -62,11 +62,13 @@ class AcceleratorFramework:
         self._shapes: dict[str, Any] = {}
         self._counts: dict[str, int] = {}
         self._ends_epoch = self._is_last = False
+        self._wrapped: list[Any] = []
         self._buckets: list[BucketLayout] = []
         self._watch: AttributeWatch | None = None
         self._noted_step = 0
         self.ranks = self._accelerated.ranks()
         self._accelerated.around("prepare_data_loader", self._prepare_loader)
+        self._accelerated.around("prepare_model", self._prepare_model)
         self._accelerated.around("prepare_optimizer", self._prepare_optimizer)
         self._accelerated.around("backward", self._backward)
         self._accelerated.around("skip_first_batches", self._skip_first_batches)
@@ -100,6 +102,12 @@ class AcceleratorFramework:
         if tracked is not None:
             self._track(skipping, tracked.salt)
         return skipping
+
+    def _prepare_model(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        model = plain(*args, **kwargs)
+        if all(model is not known for known in self._wrapped):
+            self._wrapped.append(model)  # the Accelerator's own list holds it as it was before
+        return model
 
     def _prepare_optimizer(self, plain: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         prepared = plain(optimizer, *args, **kwargs)
@@ -284,8 +292,7 @@ class AcceleratorFramework:
 
     def _bucket_layouts(self) -> list[BucketLayout]:
         if not self._buckets:
-            models = self._accelerated.wrapped_models
-            self._buckets = [BucketLayout(lambda m=m: m, lambda m=m: lay_out_anew(m)) for m in models]  # type: ignore[misc]
+            self._buckets = [BucketLayout(lambda m=m: m, lambda m=m: lay_out_anew(m)) for m in self._wrapped]  # type: ignore[misc]
         return self._buckets
 
     def begin(self) -> list[str]:
