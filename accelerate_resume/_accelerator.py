@@ -66,6 +66,7 @@ _NEEDED_OF_OBJECT = ("_models", "_optimizers", "_schedulers", "_dataloaders", "_
                      "gradient_state", "dataloader_config", "state")  # fmt: skip
 _ACCUMULATION = ("num_steps", "adjust_scheduler", "sync_with_dataloader")
 _LOADING = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler", "data_seed")
+_MAX_SERVED = 15  # ranks that one reads for: so far ahead a loader knows where it stood
 _SUPPORTED = ("NO", "MULTI_CPU", "MULTI_GPU")
 
 
@@ -101,6 +102,11 @@ def refuse_unsupported(accelerator: Any) -> None:
     if kind.name not in _SUPPORTED or getattr(accelerator, "parallelism_config", None) is not None:
         name = kind.name if kind.name not in _SUPPORTED else "a ParallelismConfig"
         raise ResumeError(f"{name} is not supported: train on a single device or with DistributedDataParallel")
+    if accelerator.dataloader_config.dispatch_batches and accelerator.num_processes > _MAX_SERVED:
+        raise ResumeError(
+            f"dispatch_batches=True is supported with up to {_MAX_SERVED} processes: leave it out of "
+            "DataLoaderConfiguration, so that each process reads its own batches"
+        )
     if accelerator.dataloader_config.use_stateful_dataloader:
         raise ResumeError(
             "use_stateful_dataloader=True is not supported, and not needed: the plugin positions every loader by "

@@ -12,7 +12,7 @@ from resume_core.capture.rng import put_back_rng, save_rng
 
 __all__ = ["FetchIterator", "LoaderIterator", "Mark", "Round"]
 
-_KEEP = 64  # how many batches a training loop may lag behind what it was given: one a rank that is served from here
+_KEEP = 16  # how many batches a training loop may lag behind what it was given: one a rank that is served from here
 
 
 @dataclass(frozen=True)
