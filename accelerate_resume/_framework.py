@@ -138,6 +138,7 @@ class AcceleratorFramework:
             epoch_batch=counts.epoch_batch,
             in_window=self._accelerated.in_window,
             is_last=self._is_last,
+            ends_epoch=self._ends_epoch,
         )
 
     def _reach(self, ends_epoch: bool, is_last: bool) -> None:

@@ -41,6 +41,9 @@ class ResumePlugin:
 
     Args:
         directory: where the run's checkpoints live, one directory a run: a local path or any fsspec URL.
+        scratch: a fast local directory in front of ``directory``; ``/dev/shm/NAME`` works as one. Checkpoints are
+            committed there first and promoted to the directory in the background. It is a cache: the newest one or two
+            are there, several runs may share it, and when it is gone nothing is lost but what was not promoted yet.
         resume: ``"auto"`` (go on when there is something to go on from), ``"must"`` (nothing found stops the run),
             ``"never"`` (a new run in the same directory), or the name of a checkpoint, for example
             ``"attempt-0002/step-000000500"``. The environment variable ``EXACT_RESUME`` overrides it; ``off`` there
@@ -51,7 +54,7 @@ class ResumePlugin:
         storage_options: passed to fsspec.
 
     Raises:
-        ValueError: an unusable ``resume``, or a value of a policy that is out of range.
+        ValueError: an unusable ``resume`` or ``scratch``, or a value of a policy that is out of range.
         TypeError: a policy of the wrong type, or with a field that it does not have.
     """
 
@@ -59,6 +62,7 @@ class ResumePlugin:
         self,
         directory: str | os.PathLike[str],
         *,
+        scratch: str | os.PathLike[str] | None = None,
         resume: str = "auto",
         save: SaveEvery | Mapping[str, Any] | None = None,
         keep: Keep | Mapping[str, Any] | None = None,
@@ -68,6 +72,7 @@ class ResumePlugin:
         self._is_off = resume_mode(resume) == "off"
         self._directory = directory
         self._options: dict[str, Any] = {
+            "scratch": scratch,
             "resume": resume,
             "save": as_policy(SaveEvery, save, "save"),
             "keep": as_policy(Keep, keep, "keep"),

@@ -274,3 +274,25 @@ def test_a_loader_that_skips_goes_on_exactly_too(tmp_path):
         tails.append(tail)
     assert tails[1][0] == tails[0][1]  # trained on again: the run was saved before it
     assert len({index for batch in [tails[0][0], *tails[1]] for index in batch}) == 6
+
+
+def test_a_run_with_a_scratch_goes_on_from_it(tmp_path):
+    whole = train_all(new_run(tmp_path / "whole"))
+    run = new_run(tmp_path / "run", scratch=tmp_path / "scratch")
+    first = train_all(run)
+    assert first == whole
+    assert list((tmp_path / "scratch").rglob("manifest.json"))
+    assert train_all(new_run(tmp_path / "run", scratch=tmp_path / "scratch")) == []
+
+
+def test_the_best_checkpoint_by_a_counter_stays(tmp_path):
+    accelerator, resume, model, optimizer, loader = new_run(tmp_path, keep=Keep(last=1, best="loss"))
+    counters, losses = resume.counters(loss=9.0), iter([3.0, 1.0, 2.0, 4.0])
+    for _ in resume.epochs(1):
+        for batch in loader:
+            train(accelerator, model, optimizer, batch)
+            counters.loss = next(losses)
+            resume._session.wait()
+    names = {path.parent.name for path in tmp_path.glob("*/*/manifest.json")}
+    assert "step-000000002" in names
+    assert "step-000000003" not in names
