@@ -163,7 +163,7 @@ class PreparedLoader:
     @property
     def is_dispatched(self) -> bool:
         """Whether rank 0 reads for all."""
-        return isinstance(self.loader, DataLoaderDispatcher) or hasattr(self.loader, "_fetch_batches")
+        return isinstance(self.loader, DataLoaderDispatcher)
 
     def num_read(self, num_batches: int, num_ranks: int) -> int:
         """Batches of the loader inside that ``num_batches`` of this one are made of."""
