@@ -41,13 +41,6 @@ def test_the_version_is_that_of_the_installed_distribution():
     assert resume_core.__version__ == installed
 
 
-def test_accelerate_has_no_plugin_yet_and_pretends_to_none():
-    package = importlib.import_module("accelerate_resume")
-
-    assert "not built yet" in package.__doc__
-    assert [name for name in vars(package) if not name.startswith("_")] == []
-
-
 @pytest.mark.parametrize("package", ["resume_core.capture", "resume_core.image", "resume_core.storage"])
 def test_what_a_module_lists_as_public_is_there(package):
     folder = importlib.import_module(package)
