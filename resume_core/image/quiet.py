@@ -5,10 +5,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
 import torch.utils.deterministic
+
+_setting = Lock()  # of the process: of two threads at once, one would put back what the other had set
 
 
 @contextmanager
@@ -28,11 +31,12 @@ def unfilled_memory() -> Iterator[None]:
     That mode writes NaN into them first, which takes as long as reading them from the page cache.
     """
     settings: Any = torch.utils.deterministic
-    fills, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False
-    try:
-        yield
-    finally:
-        settings.fill_uninitialized_memory = fills
+    with _setting:
+        fills, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False
+        try:
+            yield
+        finally:
+            settings.fill_uninitialized_memory = fills
 
 
 @contextmanager

@@ -13,7 +13,9 @@ def whole_run(tmp_path, **options):
 
 
 @pytest.mark.parametrize(
-    ("workers", "persistent"), [(0, False), (2, False), (2, True)], ids=["0 workers", "2 workers", "2 persistent"]
+    ("workers", "persistent"),
+    [(0, False), (2, False), pytest.param(2, True, marks=pytest.mark.slow)],
+    ids=["0 workers", "2 workers", "2 persistent"],
 )
 def test_a_run_goes_on_from_each_batch_and_each_end_of_an_epoch(tmp_path, workers, persistent):
     job, whole = whole_run(tmp_path, workers=workers, persistent=persistent)

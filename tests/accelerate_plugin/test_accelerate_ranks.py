@@ -16,7 +16,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SLOW = {"split batches", "ranks that draw alike"}
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] if k in SLOW else []) for k in KINDS])
 def test_two_ranks_go_on_exactly(tmp_path, kind):
     job = new_job(tmp_path, epochs=2, **KINDS[kind])
     whole = train(job, 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -150,4 +152,11 @@ def test_fresh_memory_is_not_filled_in_deterministic_mode_and_the_setting_stays(
     monkeypatch.setattr(torch, "empty", noting)
     make_target(header)
     assert seen == [False]
+    assert torch.utils.deterministic.fill_uninitialized_memory
+
+
+def test_threads_that_allocate_at_once_leave_the_setting_as_it_was():
+    header = parse_header(staged({"w": torch.ones(4)})[1])
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: make_target(header), range(400)))
     assert torch.utils.deterministic.fill_uninitialized_memory

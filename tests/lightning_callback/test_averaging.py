@@ -47,8 +47,15 @@ def parts(model, *callbacks, **trainer):
     return Parts(model(), data, trainer, list(callbacks))
 
 
-@pytest.mark.parametrize("strategy", ["cos", "linear"])
-@pytest.mark.parametrize("model", [Plain, Normed])
+@pytest.mark.parametrize(
+    ("model", "strategy"),
+    [
+        (Plain, "linear"),
+        (Normed, "cos"),
+        pytest.param(Plain, "cos", marks=pytest.mark.slow),
+        pytest.param(Normed, "linear", marks=pytest.mark.slow),
+    ],
+)
 def test_stochastic_weight_averaging_goes_on_from_any_batch(tmp_path, model, strategy):
     def build():
         averaging = StochasticWeightAveraging(0.1, swa_epoch_start=2, annealing_epochs=2, annealing_strategy=strategy)

@@ -61,7 +61,7 @@ def sweep(interrupted, limit=400):
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("kind", ["local", "memory"])
+@pytest.mark.parametrize("kind", ["local", pytest.param("memory", marks=pytest.mark.slow)])
 def test_an_error_at_any_operation_of_the_store_loses_nothing(tmp_path, monkeypatch, kind, late):
     _patch_os(monkeypatch, FaultyOs(Faults(-1)))
 
@@ -96,6 +96,7 @@ def test_a_full_disk_at_any_system_call_loses_nothing(tmp_path, monkeypatch):
     sweep(interrupted)
 
 
+@pytest.mark.slow  # tests/resume/test_every_operation.py kills whole runs everywhere
 def test_a_kill_at_any_system_call_loses_nothing(tmp_path, monkeypatch):
     _patch_os(monkeypatch, FaultyOs(Faults(-1)))
 
