@@ -84,7 +84,7 @@ def probe(accelerator: Any) -> None:
         missing = ["GradientState().plugin_kwargs"]
     if accelerator.num_processes > 1:
         needed = ("_ddp_init_helper", "_build_debug_param_to_name_mapping")
-        missing += [f"{name} (torch {torch.__version__})" for name in missing_for_buckets(*needed)]
+        missing += missing_for_buckets(*needed)
     if missing:
         raise ResumeError(
             f"Accelerate {accelerate.__version__} lacks what accelerate_resume hooks into: {', '.join(missing)}. "

@@ -15,7 +15,7 @@ from accelerate_resume._framework import AcceleratorFramework
 from resume_core.candidates import resume_mode
 from resume_core.capture.runconfig import seed_fact
 from resume_core.errors import ResumeError
-from resume_core.policy import Changes, Keep, SaveEvery, as_policy, plain_options
+from resume_core.policy import Changes, Keep, SaveEvery, as_policies, plain_options
 from resume_core.session import Session
 from resume_core.state import Ending, Fact, Progress
 
@@ -71,14 +71,8 @@ class ResumePlugin:
     ) -> None:
         self._is_off = resume_mode(resume) == "off"
         self._directory = directory
-        self._options: dict[str, Any] = {
-            "scratch": scratch,
-            "resume": resume,
-            "save": as_policy(SaveEvery, save, "save"),
-            "keep": as_policy(Keep, keep, "keep"),
-            "changes": as_policy(Changes, changes, "changes"),
-            "storage_options": plain_options(storage_options),
-        }
+        self._options = as_policies(save=save, keep=keep, changes=changes)
+        self._options |= {"scratch": scratch, "resume": resume, "storage_options": plain_options(storage_options)}
         self._log = _log
         self._framework: AcceleratorFramework | None = None
         self._session: Session | None = None

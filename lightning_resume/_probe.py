@@ -101,17 +101,12 @@ def probe(trainer: Any) -> None:
     ]
     if trainer.world_size > 1:
         missing += [
-            f"{name} (torch {torch.__version__})"
-            for name in [
-                *(
-                    f"{owner}.{name}"
-                    for owner, (module, names) in _NEEDED_BY_RANKS.items()
-                    for name in names
-                    if not hasattr(module, name)
-                ),
-                *missing_for_buckets(),
-            ]
+            f"{owner}.{name} (torch {torch.__version__})"
+            for owner, (module, names) in _NEEDED_BY_RANKS.items()
+            for name in names
+            if not hasattr(module, name)
         ]
+        missing += missing_for_buckets()
     if missing:
         raise ResumeError(
             f"{package_of(trainer).version} lacks what lightning_resume hooks into: {', '.join(missing)}. "

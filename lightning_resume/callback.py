@@ -22,7 +22,7 @@ from resume_core.capture.loader import loader_warnings
 from resume_core.capture.runconfig import seed_fact
 from resume_core.embedded import ENTRY, EmbeddedSession, Given, look_for_entry
 from resume_core.errors import ResumeError
-from resume_core.policy import Changes, Keep, SaveEvery, as_policy, plain_options
+from resume_core.policy import Changes, Keep, SaveEvery, as_policies, plain_options
 from resume_core.session import Session
 from resume_core.state import Ending, Progress
 
@@ -87,14 +87,8 @@ class ResumeCallback(Callback):
             given = {"scratch": scratch, "save": save, "keep": keep, "storage_options": storage_options}
             _refuse_without_directory(resume=resume != "auto", **given)
         self._directory = directory
-        self._options: dict[str, Any] = {
-            "scratch": scratch,
-            "resume": resume,
-            "save": as_policy(SaveEvery, save, "save"),
-            "keep": as_policy(Keep, keep, "keep"),
-            "changes": as_policy(Changes, changes, "changes"),
-            "storage_options": plain_options(storage_options),
-        }
+        self._options = as_policies(save=save, keep=keep, changes=changes)
+        self._options |= {"scratch": scratch, "resume": resume, "storage_options": plain_options(storage_options)}
         self._fit = 0  # how many fits this callback has seen end: the place of the next one
         self._counts = False  # whether the fit that is under way is one of them: not that of a Tuner
         self._log = logging.getLogger(__name__)

@@ -122,15 +122,10 @@ class Checkpointer:
     Args:
         store: where checkpoints are.
         ranks: those that train together; every one calls `check`, `stage` and `read` alike.
-        read_from: see the attribute; ``store`` alone unless given.
-
-    Attributes:
-        read_from: stores that may hold a copy of what is read next, nearest first.
     """
 
-    def __init__(self, store: Store, ranks: Ranks | None = None, *, read_from: Sequence[Store] | None = None) -> None:
+    def __init__(self, store: Store, ranks: Ranks | None = None) -> None:
         self.store = store
-        self.read_from = [store] if read_from is None else list(read_from)
         self._ranks = ranks or Ranks()
         self._stager = Stager(Arena())
         self._memories = {part: Memory() for part in _PATHS}
@@ -247,7 +242,12 @@ class Checkpointer:
         return images
 
     def read(
-        self, ref: CheckpointRef, manifest: Manifest, *, into: Mapping[str, Mapping[str, torch.Tensor]] | None = None
+        self,
+        ref: CheckpointRef,
+        manifest: Manifest,
+        *,
+        stores: Sequence[Store] = (),
+        into: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
     ) -> State:
         """Read this rank's view of a checkpoint, every chunk checked against its digest.
 
@@ -256,6 +256,7 @@ class Checkpointer:
         Args:
             ref: the checkpoint.
             manifest: its manifest.
+            stores: those that may hold a copy, nearest first; the checkpointer's own alone unless given.
             into: live tensors, for ``"model"`` by their names in ``State.model``, for ``"training"`` by the names in
                 its file. Those that lie in memory as the saved ones do are read into, and the state that is returned
                 shares their memory; the others are left as they are.
@@ -272,7 +273,7 @@ class Checkpointer:
                 f"{ref.path} was saved by {manifest.world_size} ranks and {self._ranks.size} train now: start as many",
                 path=ref.path,
             )
-        files = CheckpointFiles(self.read_from, ref, manifest)
+        files = CheckpointFiles(stores or [self.store], ref, manifest)
         structure = files.document(_STRUCTURE, {*_SHARED})
         document = files.document(self._names["rank.json"], {"rank", _OWN})
         own_tensors, of_rank = _split(files.tensors(self._names["rank"]))

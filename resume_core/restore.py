@@ -192,15 +192,14 @@ class Restorer:
         current = self._describe(header.key)
         accepted = check(header.config, current, self._changes, path=ref.path, step=header.progress.step)
         warn_of_names(self._changes, {*header.config, *current, ORIGIN}, self._log)
-        for error in self._lineage.tiers.damaged(ref):
-            self._log.warning("%s Another copy is used.", error)
         stores = self._lineage.tiers.committed(ref)
         if not stores:
             raise CheckpointNotFoundError(f"{ref.path} was deleted while it was read", path=ref.path)
-        self._checkpointer.read_from = stores
+        for error in self._lineage.tiers.damaged(ref) if len(stores) > 1 else ():
+            self._log.warning("%s Another copy is used.", error)
         live = self._live()
         self._is_touched = self._is_touched or bool(live)
-        state = self._checkpointer.read(ref, manifest, into={"model": live})
+        state = self._checkpointer.read(ref, manifest, stores=stores, into={"model": live})
         report(accepted, self._log)
         restored = Restored(
             manifest.ref,

@@ -122,7 +122,7 @@ _NEEDED = ("_build_params_for_reducer", "_get_ddp_logging_data")
 
 
 def missing_for_buckets(*needed: str) -> list[str]:
-    """What this module relies on and is not in this version of torch.
+    """What this module relies on and is not in this version of torch, each with that version.
 
     Args:
         needed: further names that the plugin needs of `DistributedDataParallel`.
@@ -131,7 +131,8 @@ def missing_for_buckets(*needed: str) -> list[str]:
         f"DistributedDataParallel.{name}" for name in (*_NEEDED, *needed) if not hasattr(DistributedDataParallel, name)
     ]
     own = "_compute_bucket_assignment_by_size"
-    return [*missing, *([] if hasattr(dist, own) else [f"torch.distributed.{own}"])]
+    missing += [] if hasattr(dist, own) else [f"torch.distributed.{own}"]
+    return [f"{name} (torch {torch.__version__})" for name in missing]
 
 
 def _limits(ddp: Any) -> list[int]:

@@ -189,9 +189,8 @@ class FsspecStore(Store):
         except (FileNotFoundError, NotADirectoryError):
             return {}
         found = {entry["name"].rstrip("/"): entry["type"] for entry in entries}
-        found.pop(
-            self._path(prefix) if prefix else self._root, None
-        )  # the entry of a file itself, or an object store's marker of a folder
+        # the entry of a file itself, or an object store's marker of a folder
+        found.pop(self._path(prefix) if prefix else self._root, None)
         return {name.rsplit("/", 1)[-1]: kind for name, kind in found.items()}
 
     def _content(self, key: str) -> bytes | None:

@@ -213,6 +213,6 @@ class TestReadingIntoLiveTensors:
         shutil.copytree(place.store.url, tmp_path / "far")
         alter(place, ref, name, share)
         stores = [place.store, open_store(tmp_path / "far")]
-        read = Checkpointer(stores[1], read_from=stores).read(ref, manifest, into={"model": live.state_dict()})
+        read = Checkpointer(stores[1]).read(ref, manifest, stores=stores, into={"model": live.state_dict()})
         assert all(torch.equal(read.model[key], tensor) for key, tensor in model.state_dict().items())
         assert torch.equal(live.embed.weight, model.embed.weight)
