@@ -76,9 +76,9 @@ def into(monkeypatch):
     """The live tensors that a checkpoint was read into, at each restore."""
     given, read = [], Checkpointer.read
 
-    def noting(self, *args, into=None):
+    def noting(self, *args, into=None, **options):
         given.append(dict(into["model"]))
-        return read(self, *args, into=into)
+        return read(self, *args, into=into, **options)
 
     monkeypatch.setattr(Checkpointer, "read", noting)
     return given
