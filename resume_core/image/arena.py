@@ -17,15 +17,16 @@ import torch
 from resume_core.image.cuda import Pinned, is_in_use
 from resume_core.image.quiet import plain_tensors
 
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of <asm-generic/mman-common.h>, Linux 5.14; mmap has no name for it
+# of Linux's <asm-generic/mman-common.h>; mmap has no names for them
+_WIPE_ON_FORK = 18  # MADV_WIPEONFORK, Linux 4.14
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _PIECE_BYTES = 32 << 20  # faulted in by one call: in between, the process can map memory for other purposes
 
 
 class Arena:
     """One growing piece of anonymous memory.
 
-    It is mapped shared: after a fork, as DataLoader workers do, private memory is copied page by page at its next
-    write, in the middle of a save. The children never look at it.
+    A forked child, such as a DataLoader worker, finds zeros in its place and nothing of the parent's.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class Arena:
         self.wait()
         retired, self._pinned = self._pinned, None
         self._memory, self._tensor = None, torch.empty(0, dtype=torch.uint8, device="cpu")  # give back before taking
-        memory = mmap.mmap(-1, -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+        memory = _map(-(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
         with plain_tensors():
             tensor = torch.frombuffer(memory, dtype=torch.uint8)
         self._memory, self._tensor = memory, tensor
@@ -112,6 +113,21 @@ class Arena:
         if offset < 0 or nbytes < 0 or offset + nbytes > self.size_bytes:
             raise ValueError(f"bytes {offset} to {offset + nbytes} lie outside of the arena's {self.size_bytes}")
         return memoryview(self._memory or b"")[offset : offset + nbytes]
+
+
+def _map(size_bytes: int) -> mmap.mmap:
+    """Memory that the kernel gives huge pages to, and that a fork does not make fresh again.
+
+    After a fork, private memory is copied page by page at its next write, in the middle of a save; unless children are
+    to have it wiped, then they get no pages of it. Shared memory stays as it is too, but mostly has no huge pages, and
+    the disk reads it more slowly page by page.
+    """
+    advise = _madvise()
+    if advise is not None and hasattr(mmap, "MAP_ANONYMOUS"):
+        memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if advise(ctypes.addressof(ctypes.c_char.from_buffer(memory)), size_bytes, _WIPE_ON_FORK) == 0:
+            return memory
+    return mmap.mmap(-1, size_bytes)
 
 
 def _populate(memory: mmap.mmap, tensor: torch.Tensor) -> None:
