@@ -135,7 +135,9 @@ def test_a_child_that_lets_go_of_the_arena_ends_well(arena):
     assert bytes(arena.view(0, 3)) == b"old"
 
 
-@pytest.mark.skipif(not os.path.exists("/sys/kernel/mm/transparent_hugepage/enabled"), reason="needs huge pages of Linux")
+@pytest.mark.skipif(
+    not os.path.exists("/sys/kernel/mm/transparent_hugepage/enabled"), reason="needs huge pages of Linux"
+)
 def test_pages_are_huge_where_the_kernel_gives_them():
     with open("/sys/kernel/mm/transparent_hugepage/enabled") as file:
         if "[never]" in file.read():
