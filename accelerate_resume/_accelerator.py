@@ -225,6 +225,7 @@ class Accelerated:
 
     def __init__(self, accelerator: Any) -> None:
         self.accelerator = accelerator
+        self._shadowed: list[str] = []
 
     def around(self, name: str, wrapper: Callable[..., Any]) -> None:
         """Shadow a method on the instance: ``wrapper`` is called with the plain one and its arguments."""
@@ -234,6 +235,12 @@ class Accelerated:
             return wrapper(plain_method, *args, **kwargs)
 
         vars(self.accelerator)[name] = shadow
+        self._shadowed.append(name)
+
+    def release(self) -> None:
+        """Give the accelerator its methods back."""
+        while self._shadowed:
+            vars(self.accelerator).pop(self._shadowed.pop(), None)
 
     def ranks(self) -> Ranks:
         """The processes that train together; each call gives a meeting place of its own, the same for all."""

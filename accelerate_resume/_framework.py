@@ -63,6 +63,7 @@ class AcceleratorFramework:
         self._counts: dict[str, int] = {}
         self._ends_epoch = self._is_last = False
         self._wrapped: list[Any] = []
+        self._hooks: list[Any] = []
         self._buckets: list[BucketLayout] = []
         self._watch: AttributeWatch | None = None
         self._noted_step = 0
@@ -72,6 +73,12 @@ class AcceleratorFramework:
         self._accelerated.around("prepare_optimizer", self._prepare_optimizer)
         self._accelerated.around("backward", self._backward)
         self._accelerated.around("skip_first_batches", self._skip_first_batches)
+
+    def release(self) -> None:
+        """The run is over: give the Accelerator back as it was."""
+        self._accelerated.release()
+        while self._hooks:
+            self._hooks.pop().remove()
 
     # ---- in place of methods of the Accelerator
 
@@ -113,7 +120,7 @@ class AcceleratorFramework:
         prepared = plain(optimizer, *args, **kwargs)
         own = own_optimizer(prepared)
         if self not in [getattr(hook, "__self__", None) for hook in own._optimizer_step_post_hooks.values()]:
-            own.register_step_post_hook(self._stepped)
+            self._hooks.append(own.register_step_post_hook(self._stepped))
         return prepared
 
     def _backward(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -13,6 +14,8 @@ from typing import Any
 
 import harness
 from harness import Job
+
+SCRIPTS = {"trainer": "trainer_scripts"}
 
 
 def _child(*jobs: Job, ranks: tuple[int, int, int] | None = None) -> None:
@@ -29,7 +32,6 @@ def _child(*jobs: Job, ranks: tuple[int, int, int] | None = None) -> None:
 
 
 def _run(job: Job) -> None:
-    import accelerate_scripts
     from accelerate.state import AcceleratorState, GradientState
 
     out = os.open(job.path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -40,7 +42,7 @@ def _run(job: Job) -> None:
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
     try:
-        accelerate_scripts.run(job)
+        importlib.import_module(SCRIPTS.get(job.script, "accelerate_scripts")).run(job)
     except BaseException as caught:
         job.path("error").write_text(f"{type(caught).__name__}: {caught}")
         raise

@@ -22,7 +22,14 @@ import torch
 
 from resume_core.storage import open_store
 
-PRELOAD = ["lightning.pytorch", "torchmetrics", "lightning_resume.callback", "accelerate_scripts", "harness"]
+PRELOAD = [
+    "lightning.pytorch",
+    "torchmetrics",
+    "lightning_resume.callback",
+    "accelerate_scripts",
+    "trainer_scripts",
+    "harness",
+]
 DEADLINE_S = 60
 
 

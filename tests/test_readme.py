@@ -14,6 +14,7 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:lightning.*")
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning")
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=range(len(SNIPPETS)))
 def test_a_snippet_runs_and_goes_on_from_where_it_was(tmp_path, monkeypatch, snippet):
     monkeypatch.chdir(tmp_path)
@@ -26,7 +27,7 @@ def test_a_snippet_runs_and_goes_on_from_where_it_was(tmp_path, monkeypatch, sni
     assert first
     runpy.run_path(str(script), run_name="__main__")  # it has ended: nothing is left to train
     assert sorted(p.name for p in tmp_path.glob("runs/first/attempt-*/step-*")) == first
-    script.write_text(snippet.replace("max_epochs=5", "max_epochs=6").replace("epochs(5)", "epochs(6)"))
+    script.write_text(re.sub(r"(max_epochs=|num_train_epochs=|epochs\()5", r"\g<1>6", snippet))
     runpy.run_path(str(script), run_name="__main__")
     attempts = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("runs/first/attempt-*/attempt.json"))]
     assert [attempt["restored_from"] is None for attempt in attempts] == [True, False]

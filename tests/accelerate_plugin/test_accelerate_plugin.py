@@ -51,7 +51,7 @@ def train_all(run, num_epochs=1):
 
 
 def test_the_public_names_are_those_of_the_design():
-    assert accelerate_resume.__all__ == ["ResumePlugin", "SaveEvery", "Keep", "Changes"]
+    assert accelerate_resume.__all__ == ["ResumePlugin", "TrainerResumeCallback", "SaveEvery", "Keep", "Changes"]
 
 
 def test_the_plugin_must_be_attached_before_anything_is_prepared(tmp_path):

@@ -1,0 +1,291 @@
+"""A run of the Hugging Face Trainer as a `resume_core.framework.Framework`.
+
+A Trainer has an Accelerator inside, so most of it is that of `AcceleratorFramework`. What differs is how the run is
+followed: an Accelerate script is watched from outside, while the Trainer's own loop says where it is. Boundaries are:
+
+- before the batches of an accumulation window are taken, all hooks of the step before having run;
+- between two batches of a window;
+- when an epoch has no more batches, before the hooks at its end;
+- when an epoch is over, those hooks and what they asked for (logging, evaluation, saving) included.
+
+Whatever else is gone over while the run lasts is evaluation: what it draws is a function of how many batches were
+trained on, and of how many evaluations there were since the last of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from accelerate_resume._framework import AcceleratorFramework
+from accelerate_resume._hf_trainer import Calls, HfTrainer
+from accelerate_resume._passes import Pass, TrackedLoader
+from accelerate_resume._tracker import AT_END, AT_FETCH, BETWEEN, Tracker, _Place
+from resume_core.capture.plain import plain as as_plain
+from resume_core.capture.runconfig import describe_schedulers
+from resume_core.state import Fact, Progress, State
+
+__all__ = ["TrainerFramework"]
+
+_EVALUATION = 1  # the first slot of loaders that are not trained on
+
+
+class _Training:
+    """The iterator over the train loader."""
+
+    def __init__(self, tracker: TrainerTracker, loader: TrackedLoader, plain: Callable[[], Iterator[Any]]) -> None:
+        self._tracker, self._loader, self._plain = tracker, loader, plain
+        self._inner: Iterator[Any] | None = None
+
+    def __iter__(self) -> _Training:
+        return self
+
+    def __next__(self) -> Any:
+        if self._inner is not None:
+            return next(self._inner)
+        one = self._tracker.one
+        self._loader.begin(one)
+        self._inner = self._plain()
+        batch = next(self._inner)
+        self._loader.begun(one)
+        self._tracker.arrive_now()
+        return batch
+
+
+class _Evaluation:
+    """The iterator over any other loader."""
+
+    def __init__(self, tracker: TrainerTracker, loader: TrackedLoader, plain: Callable[[], Iterator[Any]]) -> None:
+        self._tracker, self._loader, self._plain = tracker, loader, plain
+        self._inner: Iterator[Any] | None = None
+
+    def __iter__(self) -> _Evaluation:
+        return self
+
+    def __next__(self) -> Any:
+        if self._inner is None:
+            self._tracker.begin_evaluation(self._loader)
+            self._inner = self._plain()
+        return next(self._inner)
+
+
+class TrainerTracker(Tracker):
+    """Follows a run whose loop says where it is.
+
+    Args:
+        boundary: called at each, with whether it is the end of an epoch and nothing is trained after it.
+        arrive: called when the moment is there that the run goes on from.
+    """
+
+    def __init__(self, boundary: Callable[[bool, bool], None], arrive: Callable[[], None]) -> None:
+        super().__init__(boundary, arrive)
+        self.train: TrackedLoader | None = None
+        self.one = Pass()
+        self.num_evaluations = 0  # since the last batch that was trained on
+        self._is_in_epoch = False
+
+    def track(self, loader: Any, salt: int) -> TrackedLoader:
+        """Follow a loader that was just prepared; those that come when the run goes on are its own to keep."""
+        if self.train is None:
+            return super().track(loader, salt)
+        return TrackedLoader(loader, _EVALUATION, salt, self._iterate)
+
+    def meet(self, tracked: TrackedLoader) -> None:
+        """Nothing is kept of loaders that are evaluated on."""
+
+    def _iterate(self, loader: TrackedLoader, plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        if not self.is_running:
+            return plain()
+        if loader is not self.train or not self._is_in_epoch:
+            return _Evaluation(self, loader, plain)
+        return _Training(self, loader, plain)
+
+    def begin_evaluation(self, loader: TrackedLoader) -> None:
+        """The first batch of a pass that nothing is trained on is about to be asked for."""
+        if loader.handle is not None and loader is not self.train:
+            loader.handle.slot = _EVALUATION + self.num_evaluations
+        self.num_evaluations += 1
+        loader.begin_validation(self.counts.batch)
+
+    # ---- what the loop says
+
+    def begin_pass(self, epoch: int) -> None:
+        """An epoch begins, or goes on."""
+        assert self.train is not None
+        if self._destination is None:
+            self.one.over = True
+            self.train.leave_epoch()
+            self.counts.epoch_batch = 0
+        self.counts.epoch, self._is_in_epoch = epoch, True
+        self.one = Pass(iterator=lambda: self)
+        self.train.bind(self.one)
+        self.one.trained = self.train.trains = True
+
+    def reach(self, kind: str, *, is_last: bool = False) -> None:
+        """A boundary; nothing on the way to the one that the run goes on from."""
+        if self._destination is None:
+            self._here = _Place(kind)
+            self.boundary(kind == BETWEEN, is_last)
+
+    def end_pass(self) -> None:
+        """All of an epoch is done."""
+        self._is_in_epoch = False
+
+    def count_batch(self) -> None:
+        """A batch was trained on."""
+        self.counts.batch += 1
+        self.counts.epoch_batch += 1
+        self.one.num_batches += 1
+        self.num_evaluations = 0
+
+    def trained(self) -> None:
+        """The loop says so itself."""
+
+    # ---- state
+
+    def capture(self, num_ranks: int, *, is_first: bool) -> dict[str, Any]:
+        """Where the run stands, as plain values."""
+        return super().capture(num_ranks, is_first=is_first) | {"evaluations": self.num_evaluations}
+
+    def apply(self, saved: Mapping[str, Any]) -> None:
+        """Go on where `capture` saw the run."""
+        super().apply(saved)
+        self.num_evaluations = saved["evaluations"]
+
+    @property
+    def destination(self) -> str | None:
+        """What kind of boundary the run goes on from, until it does."""
+        return None if self._destination is None else self._destination.kind
+
+    def redirect(self, kind: str) -> None:
+        """A limit has changed since: another boundary is the one to go on from."""
+        self._here = self._destination = _Place(kind)
+
+
+class TrainerFramework(AcceleratorFramework):
+    """One call of ``train``.
+
+    Args:
+        hf: the Trainer.
+        boundary: called at each, with where the run stands.
+    """
+
+    def __init__(self, hf: HfTrainer, boundary: Callable[[Progress], None]) -> None:
+        super().__init__(hf.trainer.accelerator, boundary)
+        self.hf = hf
+        self.loop = self.tracker = TrainerTracker(self._reach, self._arrive)
+        self._trainer_late: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
+        self._metrics: dict[str, float] = {}
+        self._num_logs = 0
+        self.result: Any = None
+        """What ``train`` has returned, once it has."""
+
+    def calls(self, start: Callable[[], int]) -> Calls:
+        """What the Trainer's loop tells."""
+        loop = self.loop
+        return Calls(
+            start=start,
+            enter_epoch=loop.begin_pass,
+            leave_epoch=self._leave_epoch,
+            before_window=lambda: loop.reach(AT_FETCH),
+            before_batch=lambda: loop.reach(AT_FETCH),
+            after_batch=loop.count_batch,
+            is_through=loop.arrive_now,
+        )
+
+    # ---- boundaries
+
+    @property
+    def progress(self) -> Progress:
+        """Where the run stands."""
+        counts = self.loop.counts
+        counts.step = int(self.hf.trainer.state.global_step)
+        return Progress(
+            step=counts.step,
+            batch=counts.batch,
+            epoch=max(counts.epoch, 0),
+            epoch_batch=counts.epoch_batch,
+            in_window=self.hf.in_window,
+            is_last=self._is_last,
+            ends_epoch=self._ends_epoch,
+        )
+
+    def begin_epoch(self) -> None:
+        """Before the hooks of that name: where a run goes on that was saved between two epochs."""
+        if self.loop.destination == BETWEEN:
+            self.loop.arrive_now()
+
+    def end_epoch(self) -> None:
+        """Before the hooks of that name."""
+        self.loop.arrive_now()
+        self.loop.reach(AT_END)
+
+    def _leave_epoch(self) -> None:
+        self.loop.end_pass()
+        is_last = self.hf.is_stopped or self.loop.counts.epoch + 1 >= self.hf.num_epochs
+        self.loop.reach(BETWEEN, is_last=is_last)
+
+    def first_epoch(self) -> int:
+        """The epoch in which the loop is to begin; the epochs there are when nothing of it is left."""
+        hf, loop = self.hf, self.loop
+        if self._trainer_late is None:
+            return 0
+        training, rank = self._trainer_late
+        counts, kind = loop.counts, loop.destination
+        cut_by_limit = training["is_at_limit"] and 0 < counts.epoch_batch < hf.steps_in_epoch
+        if kind != AT_FETCH and cut_by_limit and not hf.stops(training):
+            loop.redirect(AT_FETCH)  # the epoch ended there only because training did
+        elif kind == AT_FETCH and training["state"]["global_step"] >= hf.max_steps:
+            loop.redirect(AT_END)
+        elif kind == BETWEEN:
+            return hf.num_epochs if hf.stops(training) else counts.epoch + 1
+        hf.go_on_at(counts.epoch_batch, rank, is_at_end=loop.destination == AT_END)
+        return counts.epoch
+
+    # ---- Framework
+
+    def _prepare_loader(self, plain: Callable[..., Any], loader: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.loop.train is None:
+            return super()._prepare_loader(plain, loader, *args, **kwargs)
+        prepared = plain(loader, *args, **kwargs)
+        self._track(prepared, 0)
+        return prepared
+
+    def know_train_loader(self) -> None:
+        """All loaders that come from now on are for evaluation."""
+        loader = self.hf.train_loader
+        self.loop.train = next(known for known in self.loaders if known.prepared.loader is loader)
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """What was logged last of each name."""
+        history = self.hf.trainer.state.log_history
+        for entry in history[self._num_logs :]:
+            found = {name: float(value) for name, value in entry.items() if isinstance(value, (int, float))}
+            self._metrics |= {name: value for name, value in found.items() if name not in ("step", "epoch")}
+        self._num_logs = len(history)
+        return self._metrics
+
+    def describe(self) -> dict[str, Fact]:
+        """What an Accelerator's run has, the Trainer's scheduler and its arguments."""
+        facts = super().describe() | {name: Fact(as_plain(value)) for name, value in self.hf.arguments.items()}
+        return facts | describe_schedulers([self.hf.trainer.lr_scheduler])
+
+    def capture(self) -> State:
+        """The state at a boundary: live references."""
+        state = super().capture()
+        training = {**state.training, "trainer": self.hf.capture_training(), "result": self.result}
+        return State(model=state.model, training=training, rank={**state.rank, "trainer": self.hf.capture_rank()})
+
+    def apply(self, state: State) -> None:
+        """Put the state into the live objects now; what hooks may still change, once more on arrival."""
+        super().apply(state)
+        self.result = state.training["result"]
+        self._trainer_late = state.training["trainer"], state.rank["trainer"]
+        self.hf.apply(*self._trainer_late)
+
+    def _arrive(self) -> None:
+        assert self._trainer_late is not None
+        self.hf.arrive(*self._trainer_late, between=self.loop.is_between)
+        self._trainer_late = None
+        super()._arrive()

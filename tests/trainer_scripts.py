@@ -1,0 +1,197 @@
+"""The scripts with a Hugging Face Trainer that the end-to-end tests start in processes of their own."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import harness
+import numpy as np
+import torch
+from scripts import Augmented
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import ExportableState
+
+from accelerate_resume import Changes, Keep, SaveEvery
+from accelerate_resume.trainer import TrainerResumeCallback
+
+_OF_THE_CLOCK = ("runtime", "per_second", "model_preparation_time")
+
+
+class Samples(Augmented):
+    """With what a Trainer wants to see: labels, and columns of various lengths."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        sample = super().__getitem__(index)
+        return {**sample, "labels": torch.tensor(index % 3), "length": 1 + index % 5}
+
+
+class Net(torch.nn.Module):
+    """Dropout, a norm, and a buffer that no state holds."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__()
+        width = options.get("width", 8)
+        layers = [
+            torch.nn.Linear(7, width),
+            torch.nn.LayerNorm(width),
+            torch.nn.Dropout(0.5),
+            torch.nn.Linear(width, 3),
+        ]
+        self.layers = torch.nn.Sequential(*layers)
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor, **rest: Any) -> dict[str, torch.Tensor]:
+        if self.training:
+            self.seen += x.shape[0]
+        logits = self.layers(x)
+        return {"loss": torch.nn.functional.cross_entropy(logits, labels) * (1 + self.seen / 100), "logits": logits}
+
+
+def without_times(logs: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in logs.items() if not any(word in name for word in _OF_THE_CLOCK)}
+
+
+class Counting(TrainerCallback, ExportableState):
+    """A callback with a state of its own, which draws in every hook."""
+
+    def __init__(self, job: harness.Job | None = None, done: int = 0) -> None:
+        self.recorder = harness.Recorder(job) if job else None
+        self.resume: TrainerResumeCallback | None = None
+        self.done = done
+        self.hooks: dict[str, int] = {}
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {"done": self.done}, "attributes": {"hooks": dict(self.hooks)}}
+
+    def _settle(self) -> None:
+        """The next boundary can save."""
+        if self.recorder.job.settle and self.resume is not None and self.resume._run is not None:
+            self.resume._run.session.wait()
+
+    def _note(self, hook: str, **facts: Any) -> None:
+        self._settle()
+        self.hooks[hook] = self.hooks.get(hook, 0) + 1
+        drawn = [random.random(), torch.rand(()).item()]
+        self.recorder.step(hook=hook, ids=[], hooks=dict(self.hooks), drawn=drawn, **facts)
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        torch.rand(1)
+
+    def on_epoch_begin(self, *_: Any, **__: Any) -> None:
+        self._settle()
+        torch.rand(1)
+        self.hooks["on_epoch_begin"] = self.hooks.get("on_epoch_begin", 0) + 1
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._note("on_step_end", at=[state.global_step, state.epoch])
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._note("on_substep_end", at=[state.global_step, state.epoch])
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._note("on_epoch_end", at=[state.global_step, state.epoch])
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+        self._note("on_evaluate", metrics=without_times(metrics))
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        self._note("on_log", logs=without_times(logs))
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._note("on_save", at=state.global_step)
+
+
+class Recorded(Trainer):
+    """Writes down what it trains on."""
+
+    job: harness.Job
+    counting: Counting
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        ids = inputs.pop("id")
+        inputs.pop("length", None)
+        if not model.training:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        done, options = self.counting.done, self.job.options
+        self.counting._settle()
+        self.counting.recorder.pause(done)
+        loss = super().compute_loss(model, inputs, *args, **kwargs)
+        if done in options.get("overflows", ()):
+            loss = loss * float("inf")
+        self.counting.recorder.step(
+            epoch=int(self.state.epoch),
+            batch=done,
+            ids=ids.tolist(),
+            x=inputs["x"].tolist(),
+            loss=loss.item(),
+            lr=self._get_learning_rate(),
+            scale=None if self.accelerator.scaler is None else self.accelerator.scaler.get_scale(),
+            marks=[self.accelerator.gradient_state.sync_gradients, self.current_gradient_accumulation_steps],
+        )
+        self.counting.done += 1
+        return loss
+
+
+def make_trainer(job: harness.Job) -> Recorded:
+    options, steps = job.options, job.save_steps
+    arguments = {
+        "per_device_train_batch_size": job.batch_size,
+        "per_device_eval_batch_size": 4,
+        "num_train_epochs": job.epochs,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "cosine",
+        "dataloader_num_workers": job.workers,
+        "dataloader_persistent_workers": job.persistent,
+        "dataloader_pin_memory": False,
+        "seed": job.seed,
+        **options.get("arguments", {}),
+    }
+    args = TrainingArguments(
+        output_dir=f"{job.directory}-hf", use_cpu=True, report_to=[], disable_tqdm=True, remove_unused_columns=False,
+        **arguments,
+    )  # fmt: skip
+    counting = Counting(job)
+    callbacks: list[Any] = [counting]
+    if "patience" in options:
+        callbacks.append(EarlyStoppingCallback(options["patience"]))
+    resume = TrainerResumeCallback(
+        job.directory,
+        resume=job.resume,
+        save=SaveEvery(steps=steps, minutes=None if steps else 1e-9),
+        keep=Keep(last=job.keep),
+        changes=Changes(allow=job.allow, otherwise=job.otherwise),
+    )
+    if job.plugin:
+        callbacks.append(resume)
+    torch.manual_seed(job.seed)
+    validation = Samples(job, 7, "val") if args.eval_strategy != "no" else None
+    trainer = Recorded(Net(options), args, train_dataset=Samples(job, job.num_samples), eval_dataset=validation,
+                       callbacks=callbacks)  # fmt: skip
+    trainer.job, trainer.counting, counting.resume = job, counting, resume
+    if options.get("scaler"):
+        trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    return trainer
+
+
+def end(trainer: Recorded, result: Any) -> None:
+    trainer.counting.recorder.end(
+        parameters=harness.digest(trainer.model.state_dict()),
+        buffer=trainer.model.seen.item(),
+        optimizer=harness.digest(trainer.optimizer.state_dict()),
+        scheduler=harness.digest(trainer.lr_scheduler.state_dict()),
+        scaler=None if trainer.accelerator.scaler is None else trainer.accelerator.scaler.state_dict(),
+        rng=harness.digest([random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()]),
+        history=[without_times(entry) for entry in trainer.state.log_history],
+        state=[trainer.state.global_step, trainer.state.epoch, trainer.state.best_metric, trainer.state.total_flos],
+        callbacks=[c.state() for c in trainer.callback_handler.callbacks if isinstance(c, ExportableState)],
+        result=[result.global_step, result.training_loss],
+    )
+
+
+def run(job: harness.Job) -> None:
+    torch.set_num_threads(1)
+    trainer = make_trainer(job)
+    end(trainer, trainer.train())
