@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Any
 
 import torch
@@ -49,23 +50,27 @@ _PATHS = {"model": "", "training": "training", "rank": "rank"}
 _OWN = "own"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Pending:
     """A staged checkpoint, or the share of a rank: its files in memory, not yet on the store.
+
+    Writing it may begin while the rest is staged.
 
     Attributes:
         images: files that lie in the arena, valid until the next one is staged.
         documents: structures of small JSON files by name; they hold nothing that training changes.
         header: what the manifest will say about it.
-        stage_s: seconds that staging kept training waiting.
         ranks: those whose shares make the checkpoint.
+        stage_s: seconds that staging kept training waiting, known when it is through.
+        is_staged: whether it is through.
     """
 
     images: list[Image]
     documents: Mapping[str, Any]
     header: Mapping[str, Any]
-    stage_s: float
     ranks: Ranks = field(default_factory=Ranks)
+    stage_s: float = 0.0
+    is_staged: Event = field(default_factory=Event)
 
     @property
     def size_bytes(self) -> int:
@@ -97,21 +102,21 @@ class Pending:
             SaveFailedError: see `bring`.
             OSError: the store refused.
         """
-        timings = {"stage_s": self.stage_s}
+        timings: dict[str, float] = {}
         start = time.perf_counter()
 
         def write(writer: CheckpointWriter) -> None:
             has_room()
             for image in self.images:
-                image.finish()
-                writer.write_file(image.name, image.buffer)
+                writer.write_file(image.name, image.buffer, image)
             for name, document in self.documents.items():
                 writer.write_file(name, dumps(document))
             timings["write_s"] = time.perf_counter() - start
 
         def header() -> Mapping[str, Any]:
             timings["commit_s"] = time.perf_counter() - start - timings["write_s"]
-            return {**self.header, "timings": timings}
+            self.is_staged.wait()
+            return {**self.header, "timings": {"stage_s": self.stage_s} | timings}
 
         return bring(store, slot, self.ranks, write=write, header=header, still_newest=still_newest)
 
@@ -183,10 +188,18 @@ class Checkpointer:
             raise UnsupportedStateError(answer["problem"], path=answer["path"])
         return flat, answer["first"]
 
-    def stage(self, state: State, header: Mapping[str, Any]) -> Pending:
+    def stage(
+        self, state: State, header: Mapping[str, Any], begun: Callable[[Pending], None] = lambda pending: None
+    ) -> Pending:
         """Copy ``state`` into the arena. Training may go on when this returns.
 
         The images of the call before are overwritten: call it only when they are written.
+
+        Args:
+            state: references to live tensors.
+            header: what the manifest will say.
+            begun: called when it can be written, in another thread: before it is staged where one rank saves, else when
+                every rank has staged. An error that comes up later is raised here and in that thread.
 
         Raises:
             UnsupportedStateError: a value that no checkpoint can hold, on this rank or another; names its place.
@@ -194,14 +207,24 @@ class Checkpointer:
         start = time.perf_counter()
         flat, first = self._flatten("staging", state)
         own = self._own(flat, first)
-        images = self._copy(self._files(flat, own))
         documents: dict[str, Any] = {
             self._names["rank.json"]: {"rank": flat["rank"].structure, _OWN: _own_documents(own)}
         }
         if self._ranks.is_first:
             info = flatten(dict(state.info), lenient=True).structure
             documents[_STRUCTURE] = {part: flat[part].structure for part in _SHARED} | {"info": info}
-        return Pending(images, documents, header, time.perf_counter() - start, self._ranks)
+        pending = Pending([], documents, header, self._ranks)
+
+        def begin(images: list[Image]) -> None:
+            pending.images = images
+            begun(pending)
+
+        try:
+            self._copy(self._files(flat, own), begin)
+            pending.stage_s = time.perf_counter() - start
+        finally:
+            pending.is_staged.set()
+        return pending
 
     def _own(self, flat: Mapping[str, Flat], first: Mapping[str, Any]) -> dict[str, OwnPart]:
         """What this rank has otherwise than rank 0, of each part that is shared."""
@@ -225,8 +248,11 @@ class Checkpointer:
             of_rank,
         ]
 
-    def _copy(self, files: list[FileSpec]) -> list[Image]:
+    def _copy(self, files: list[FileSpec], begin: Callable[[list[Image]], None]) -> None:
         """Stage on every rank, or on none."""
+        if self._ranks.size == 1:
+            self._stager.stage(files, begin)
+            return
         images: list[Image] = []
         problem: Exception | None = None
         try:
@@ -239,7 +265,7 @@ class Checkpointer:
             raise problem
         if elsewhere:
             raise SaveFailedError(f"staging failed {elsewhere}")
-        return images
+        begin(images)
 
     def read(
         self,

@@ -132,7 +132,7 @@ class Saves:
         return [slot.attempt, slot.name, slot.serial]
 
     def take(self, state: State, header: Mapping[str, Any], place: Sequence[Any], step: int) -> None:
-        """Stage now, write in the background.
+        """Stage now, write in the background, beginning with what is staged.
 
         Raises:
             UnsupportedStateError: a value that no checkpoint can hold, on any rank.
@@ -140,12 +140,15 @@ class Saves:
             OSError: no memory to stage in.
         """
         start = time.perf_counter()
-        save = _Save(Slot(*place), step, self._checkpointer.stage(state, header))
-        if self._scratch is None:
-            self._send(save)
-        else:
-            scratch = self._scratch
-            self._near.start(save, lambda: self._write_near(save, scratch))
+
+        def begun(pending: Pending) -> None:
+            save, scratch = _Save(Slot(*place), step, pending), self._scratch
+            if scratch is None:
+                self._send(save)
+            else:
+                self._near.start(save, lambda: self._write_near(save, scratch))
+
+        self._checkpointer.stage(state, header, begun)
         self._blocked_s.append(time.perf_counter() - start)
 
     def adopt(self, ref: CheckpointRef, place: Sequence[Any], step: int) -> None:

@@ -48,9 +48,12 @@ class ExactResume(Peer):
         return State(model=state["model"], training={"optimizer": state["optimizer"]}, rank={})
 
     def start(self, state: dict[str, Any]) -> None:
-        pending = self._checkpointer.stage(self._state(state), {"step": self.number})
         slot = self._slots.take(self.number)
-        self._writer.submit(lambda: self._write(pending, slot))
+
+        def begun(pending: Pending) -> None:
+            self._writer.submit(lambda: self._write(pending, slot))
+
+        self._checkpointer.stage(self._state(state), {"step": self.number}, begun)
 
     def _write(self, pending: Pending, slot: Slot) -> None:
         pending.write(self._store, slot, still_newest=lambda: self._lineage.check_newest(self._attempt))

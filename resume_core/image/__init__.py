@@ -5,7 +5,7 @@
 
     flat = flatten(tree)
     (image,) = stager.stage([FileSpec("training.safetensors", flat.tensors)])
-    image.finish()                                          # on the thread that writes
+    image.wait()                                            # on the thread that writes
     write(image.buffer), write(dumps(flat.structure))
     target = make_target(parse_header(beginning, size_bytes=size_bytes))
     read(target.memory)

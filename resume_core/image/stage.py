@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from threading import Lock
 
 import torch
 
 from resume_core.image.arena import Arena
 from resume_core.image.cuda import Copies
 from resume_core.image.layout import PAGE_BYTES, Entry, Layout, needs_reordering
+from resume_core.image.progress import Progress
 from resume_core.image.quiet import collector_paused, plain_tensors
+
+_PIECE_BYTES = 128 << 20  # copied by one call: what writes can begin with the first while the others are copied
 
 _NO_MEMORY = torch.empty(0, dtype=torch.uint8, device="cpu")
 
@@ -35,7 +39,7 @@ class FileSpec:
 
 
 class Image:
-    """A file in memory, complete after :meth:`finish`. Valid until the next :meth:`Stager.stage`.
+    """A file in memory, to be read through :meth:`wait`. Valid until the next :meth:`Stager.stage`.
 
     Attributes:
         name: of the file.
@@ -43,35 +47,84 @@ class Image:
         size_bytes: its size.
     """
 
-    def __init__(self, name: str, placed: _Placed, buffer: memoryview, memory: torch.Tensor, copies: Copies) -> None:
+    def __init__(self, name: str, placed: _Placed, buffer: memoryview, staging: _Staging) -> None:
         self.name = name
         self.buffer = buffer
         self.size_bytes = placed.layout.size_bytes
-        self._memory = memory
-        self._copies = copies
+        self._offset = placed.offset
+        self._staging = staging
         self._unordered = list(placed.unordered)
+        self._ordering = Lock()
 
-    def finish(self) -> None:
-        """Wait for what a GPU still copies, and bring a plain image into C order. Twice does no harm.
+    def wait(self, num_bytes: int | None = None) -> None:
+        """Return when the first ``num_bytes`` of the file, or all, are what they shall be. Any thread may call it.
 
-        For the thread that writes: ordering, in place with one temporary tensor at a time, costs several times what
-        the copy did.
+        A plain image is brought into C order by the first call: in place, with one temporary tensor at a time, it costs
+        several times what the copy did, so this is for the threads that write.
+
+        Raises:
+            RuntimeError: staging was broken off by an error, which is chained.
         """
-        self._copies.wait()
+        with self._ordering:
+            if self._unordered:
+                self._staging.wait(self._offset + self.size_bytes)
+                self._reorder()
+        self._staging.wait(self._offset + (self.size_bytes if num_bytes is None else num_bytes))
+
+    def settle(self) -> None:
+        """Return when all files that are staged with this one are, and the file is what it shall be.
+
+        For whoever would take the processor from the copying, which training waits for.
+
+        Raises:
+            RuntimeError: see :meth:`wait`.
+        """
+        self._staging.settle()
+        self.wait()
+
+    def _reorder(self) -> None:
+        memory = self._staging.memory[self._offset : self._offset + self.size_bytes]
         with plain_tensors():
             while self._unordered:
-                staged = self._unordered[-1].view(self._memory)
+                staged = self._unordered[-1].view(memory)
                 staged.as_strided((staged.numel(),), (1,)).copy_(staged.contiguous().view(-1))
                 self._unordered.pop()
 
 
-@dataclass(frozen=True)
+class _Staging:
+    """What the images of one :meth:`Stager.stage` have in common."""
+
+    def __init__(self, memory: torch.Tensor, copies: Copies) -> None:
+        self.memory = memory
+        self.progress = Progress()
+        self._copies = copies
+
+    def wait(self, num_bytes: int) -> None:
+        self.progress.wait(num_bytes)
+        self._copies.wait()  # from a GPU: none was begun, or all were
+
+    def settle(self) -> None:
+        self.progress.wait(None)
+
+
+@dataclass
 class _Group:
-    """Tensors of one type on one device, and where they go."""
+    """Tensors of one type on one device that are copied by one call, and where they go.
+
+    Attributes:
+        start: of the first of them in the file, in bytes.
+    """
 
     device: torch.device
-    names: list[str]
-    targets: list[torch.Tensor]
+    start: int
+    names: list[str] = field(default_factory=list)
+    targets: list[torch.Tensor] = field(default_factory=list)
+    num_bytes: int = 0
+
+    def add(self, entry: Entry, target: torch.Tensor) -> None:
+        self.names.append(entry.name)
+        self.targets.append(target)
+        self.num_bytes += entry.nbytes
 
 
 @dataclass(frozen=True)
@@ -123,15 +176,16 @@ class Stager:
             self._copies.wait()  # into the memory that is given back
         self._arena.reserve(size_bytes)
 
-    def stage(self, files: Sequence[FileSpec]) -> list[Image]:
+    def stage(self, files: Sequence[FileSpec], begun: Callable[[list[Image]], None] | None = None) -> list[Image]:
         """Copy all tensors of all files; later changes of them do not show.
 
-        Those on a GPU are copied while the host goes on: see :meth:`Image.finish`.
+        Those on a GPU are copied while the host goes on: see :meth:`Image.wait`.
 
         Draws no random numbers and records no gradients. Overwrites the images of the call before.
 
         Args:
             files: each goes to a page boundary, in the order given.
+            begun: called with the images before anything is copied, for threads to start on them.
 
         Raises:
             ValueError: two files have one name.
@@ -140,10 +194,18 @@ class Stager:
         """
         self.prepare(files)
         self._arena.wait()
-        with plain_tensors(), collector_paused():
-            for file in files:
-                self._copy(file)
-        return [self._image(self._placed[file.name], file.name) for file in files]
+        staging = _Staging(self._memory, self._copies)
+        images = [self._image(self._placed[file.name], file.name, staging) for file in files]
+        try:
+            if begun is not None:
+                begun(images)
+            with plain_tensors(), collector_paused():
+                self._copy(files, staging.progress)
+        except BaseException as error:
+            staging.progress.end(error)
+            raise
+        staging.progress.end()
+        return images
 
     def _place(self, files: Sequence[FileSpec]) -> None:
         """Plans for ``files``; those that still fit, at the same place, are used again with their views."""
@@ -174,32 +236,41 @@ class Stager:
 
     def _new(self, file: FileSpec, layout: Layout, offset: int) -> _Placed:
         image = self._memory[offset : offset + layout.size_bytes]
-        groups: dict[tuple[torch.dtype, torch.device], _Group] = {}
+        groups: list[_Group] = []
+        open_groups: dict[tuple[torch.dtype, torch.device], _Group] = {}
         for entry in layout.entries.values():
-            device = file.tensors[entry.name].device
-            group = groups.setdefault((entry.dtype, device), _Group(device, [], []))
-            if entry.nbytes:
-                group.names.append(entry.name)
-                group.targets.append(entry.view(image))
-        unordered = [entry for entry in layout.entries.values() if layout.plain and needs_reordering(entry)]
-        return _Placed(layout, dict(file.metadata), offset, list(groups.values()), unordered, file.plan)
-
-    def _copy(self, file: FileSpec) -> None:
-        for group in self._placed[file.name].groups:
-            if not group.names:
+            if not entry.nbytes:
                 continue
-            sources = [file.tensors[name] for name in group.names]
-            if group.device.type == "cuda":
-                self._arena.pin()
-                self._copies.start(group.device, group.targets, sources)
-            else:
-                torch._foreach_copy_(group.targets, sources)
+            device = file.tensors[entry.name].device
+            group = open_groups.get((entry.dtype, device))
+            if group is None or group.num_bytes >= _PIECE_BYTES:
+                group = open_groups[entry.dtype, device] = _Group(device, entry.offset)
+                groups.append(group)
+            group.add(entry, entry.view(image))
+        unordered = [entry for entry in layout.entries.values() if layout.plain and needs_reordering(entry)]
+        return _Placed(layout, dict(file.metadata), offset, groups, unordered, file.plan)
 
-    def _image(self, placed: _Placed, name: str) -> Image:
+    def _copy(self, files: Sequence[FileSpec], progress: Progress) -> None:
+        places = [self._placed[file.name] for file in files]
+        on_host = all(group.device.type != "cuda" for placed in places for group in placed.groups)
+        for file, placed in zip(files, places, strict=True):
+            for group in placed.groups:
+                if on_host:
+                    progress.advance(placed.offset + group.start)  # groups are in the order of their starts
+                self._copy_group(group, [file.tensors[name] for name in group.names])
+
+    def _copy_group(self, group: _Group, sources: list[torch.Tensor]) -> None:
+        if group.device.type == "cuda":
+            self._arena.pin()
+            self._copies.start(group.device, group.targets, sources)
+        else:
+            torch._foreach_copy_(group.targets, sources)
+
+    def _image(self, placed: _Placed, name: str, staging: _Staging) -> Image:
         layout, offset = placed.layout, placed.offset
         buffer = self._arena.view(offset, layout.size_bytes)
         buffer[: len(layout.header)] = layout.header
-        return Image(name, placed, buffer, self._memory[offset : offset + layout.size_bytes], self._copies)
+        return Image(name, placed, buffer, staging)
 
 
 def _with_room(size_bytes: int) -> int:

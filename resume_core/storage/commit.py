@@ -38,6 +38,7 @@ import mmap
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from resume_core.errors import CorruptCheckpointError, SaveFailedError
 from resume_core.storage.digest import CHUNK_BYTES, BytesLike, Digesting, byte_view, iter_chunks
@@ -119,6 +120,24 @@ class CheckpointSlots:
         return slot
 
 
+class Arrival(Protocol):
+    """What is known of a buffer that is filled while it is written."""
+
+    def wait(self, num_bytes: int) -> None:
+        """Return when the first ``num_bytes`` are there; RuntimeError when they will not come."""
+
+    def settle(self) -> None:
+        """Return when the processor is free again from filling this buffer and others; raises as `wait` does."""
+
+
+class _AllThere:
+    def wait(self, num_bytes: int) -> None:
+        pass
+
+    def settle(self) -> None:
+        pass
+
+
 class CheckpointWriter:
     """Writes one rank's share of one checkpoint; on rank 0 it also commits. See the top of the module.
 
@@ -144,23 +163,27 @@ class CheckpointWriter:
         self._ready = False  # the part is written, or may be
         self._is_late = False  # the manifest was asked for, of a store that may write it even when it says no
 
-    def write_file(self, name: str, buffer: BytesLike) -> FileRecord:
+    def write_file(self, name: str, buffer: BytesLike, arrival: Arrival | None = None) -> FileRecord:
         """Write one file, durably; the digests are taken beside that, of the same memory.
 
         Args:
             name: one of the files a checkpoint can hold; a ``rank-`` file must be this rank's.
             buffer: its content, contiguous.
+            arrival: tells how much of the buffer is there, when it is filled meanwhile.
 
         Raises:
             ValueError: another rank's file, an unknown name, one that was written already, or the part is written.
             TypeError: the buffer is not contiguous.
             OSError: the store refused. Nothing is left under that name.
+            RuntimeError: not all of the buffer came. Nothing is left under that name.
         """
         view = byte_view(buffer)
         self._check_name(name)
-        digesting = Digesting(view, CHUNK_BYTES)
+        arrival = arrival or _AllThere()
+        digesting = Digesting(view, CHUNK_BYTES, arrival.settle)
         with digesting, self._store.open_sink(self._key(name), view.nbytes) as sink:
             for offset_bytes, length_bytes in iter_chunks(view.nbytes, CHUNK_BYTES):
+                arrival.wait(offset_bytes + length_bytes)
                 sink.write_at(offset_bytes, view[offset_bytes : offset_bytes + length_bytes])
         record = FileRecord(name, view.nbytes, CHUNK_BYTES, digesting.result())
         self._files[name] = record

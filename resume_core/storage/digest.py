@@ -8,7 +8,7 @@ somebody who forges files on purpose.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import Thread
 
 import xxhash
@@ -94,12 +94,13 @@ class Digesting:
     takes for it; one after the other would be the sum. The thread inherits the priority of the one that starts it.
 
     Args:
-        view: the whole file, flat, which stays as it is.
+        view: the whole file, flat, which stays as it is once ``ready`` has returned.
         chunk_bytes: bytes covered by each digest.
+        ready: returns when digests may be taken; an error of it ends the thread, and is to be met by the writing too.
     """
 
-    def __init__(self, view: memoryview, chunk_bytes: int) -> None:
-        self._view, self._chunk_bytes = view, chunk_bytes
+    def __init__(self, view: memoryview, chunk_bytes: int, ready: Callable[[], object] = lambda: None) -> None:
+        self._view, self._chunk_bytes, self._ready = view, chunk_bytes, ready
         self._num_chunks = num_chunks(view.nbytes, chunk_bytes)
         self._digests: list[str] = []
         self._is_over = False
@@ -117,6 +118,10 @@ class Digesting:
             self._thread.join()
 
     def _take(self) -> None:
+        try:
+            self._ready()
+        except RuntimeError:
+            return
         for at, length in iter_chunks(self._view.nbytes, self._chunk_bytes):
             if self._is_over:
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from resume_core.errors import CorruptCheckpointError, UnsupportedStateError
 from resume_core.image import leaves
 from resume_core.state import State
 from resume_core.storage import CheckpointSlots, Lineage, commit, open_store
+from resume_core.writer import Writer
 
 
 class Tied(torch.nn.Module):
@@ -104,6 +106,61 @@ def test_a_failed_write_leaves_no_files(place, monkeypatch):
     monkeypatch.setattr(place.store, "put", lambda *a: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space"):
         pending.write(place.store, slot, still_newest=lambda: None)
+    assert place.store.list(slot.path) == []
+
+
+def one_tensor_a_call(monkeypatch, before):
+    """Staging makes a call of each tensor; ``before`` is asked first, with the number of the call."""
+    monkeypatch.setattr("resume_core.image.stage._PIECE_BYTES", 1)
+    copy, numbers = torch._foreach_copy_, iter(range(1000))
+
+    def one(targets, sources):
+        before(next(numbers))
+        copy(targets, sources)
+
+    monkeypatch.setattr(torch, "_foreach_copy_", one)
+
+
+def begin_with(place, writer):
+    slot = place.slots.take(0)
+    return slot, lambda pending: writer.submit(lambda: pending.write(place.store, slot, still_newest=lambda: None))
+
+
+def test_files_are_written_while_the_rest_is_staged(place, monkeypatch):
+    writer, model = Writer(), Tied()
+    slot, begun = begin_with(place, writer)
+
+    def wait_for_the_first_file(number):  # the weights have three tensors
+        deadline = time.monotonic() + 60
+        while number == 4 and not place.store.exists(f"{slot.path}/model.safetensors"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    one_tensor_a_call(monkeypatch, wait_for_the_first_file)
+    state = make_state(model)
+    pending = place.checkpointer.stage(state, {}, begun)
+    writer.wait(60)
+    assert writer.take_outcome() == (True, None)
+    ref = next(iter(place.lineage.candidates()))
+    manifest = place.lineage.read_manifest(ref)
+    assert manifest.header["timings"]["stage_s"] == pending.stage_s > 0
+    assert torch.equal(Checkpointer(place.store).read(ref, manifest).model["conv.weight"], model.conv.weight)
+
+
+def test_staging_that_breaks_off_half_way_leaves_nothing(place, monkeypatch):
+    writer = Writer()
+    slot, begun = begin_with(place, writer)
+
+    def refuse(number):
+        if number == 4:
+            raise RuntimeError("the device is gone")
+
+    one_tensor_a_call(monkeypatch, refuse)
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        place.checkpointer.stage(make_state(Tied()), {}, begun)
+    writer.wait(60)
+    _, error = writer.take_outcome()
+    assert "the device is gone" in str(error)
     assert place.store.list(slot.path) == []
 
 

@@ -430,10 +430,10 @@ def test_what_one_rank_cannot_put_on_the_scratch_goes_to_the_directory_on_all(to
     directory = tmp_path / "run"
     write = CheckpointWriter.write_file
 
-    def refuse(self, name, buffer):
+    def refuse(self, name, buffer, *rest):
         if name.startswith("rank-00001") and self._store.url == str(near) and "step-000000002" in self._slot.path:
             full()
-        return write(self, name, buffer)
+        return write(self, name, buffer, *rest)
 
     monkeypatch.setattr(CheckpointWriter, "write_file", refuse)
     together(2, lambda ranks: Start(toy(), directory, ranks, scratch=near).train(2).session.end())

@@ -13,7 +13,7 @@ def big_state(scale=1.0, num=8, side=2048):
 
 
 def values(image):
-    image.finish()
+    image.wait()
     return {name: tensor.clone() for name, tensor in parse(image.buffer).items()}
 
 
@@ -126,7 +126,7 @@ def test_every_type_layout_and_device_comes_back(dtype):
     }
     flat = flatten(tree)
     (image,) = Stager(Arena()).stage([FileSpec("a.safetensors", flat.tensors)])
-    image.finish()
+    image.wait()
     found = unflatten(flat.structure, parse(image.buffer))
     for name, tensor in tree.items():
         assert torch.equal(found[name], tensor.cpu()), name

@@ -13,7 +13,7 @@ def staged(tree, *, plain=False, name="training.safetensors"):
     """Structure as text, and the bytes of the file."""
     flat = flatten(tree)
     (image,) = Stager(Arena()).stage([FileSpec(name, flat.tensors, plain, flat.aliases)])
-    image.finish()
+    image.wait()
     return dumps(flat.structure), bytearray(image.buffer)
 
 

@@ -25,7 +25,7 @@ from tests.image.helpers import assert_same
 def stored(tensors):
     """Tensors as a file gives them back."""
     (image,) = Stager(Arena()).stage([FileSpec("file", tensors)])
-    image.finish()
+    image.wait()
     return {name: tensor.clone() for name, tensor in parse(image.buffer).items()}
 
 

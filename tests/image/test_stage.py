@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from resume_core.image import Arena, FileSpec, Stager, flatten, parse, unflatten
+from resume_core.image.progress import Progress
 from tests.image.helpers import assert_same
 
 
@@ -80,11 +81,11 @@ def test_changed_metadata_is_written():
         assert f'"step":"{step}"'.encode() in bytes(image.buffer)
 
 
-def test_finish_brings_a_plain_image_into_c_order_once_and_on_any_thread():
+def test_waiting_brings_a_plain_image_into_c_order_once_and_on_any_thread():
     weight = torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last)
     image = stage(Stager(Arena()), {"w": weight}, plain=True)
     for _ in range(2):
-        thread = threading.Thread(target=image.finish)
+        thread = threading.Thread(target=image.wait)
         thread.start()
         thread.join()
     assert torch.equal(parse(image.buffer)["w"], weight)
@@ -94,7 +95,7 @@ def test_staging_records_no_graph_and_draws_no_random_numbers():
     weight = torch.randn(3, requires_grad=True)
     torch_state, python_state = torch.get_rng_state(), random.getstate()
     image = stage(Stager(Arena()), {"w": weight * 2})
-    image.finish()
+    image.wait()
     assert not parse(image.buffer)["w"].requires_grad
     assert torch.equal(torch.get_rng_state(), torch_state)
     assert random.getstate() == python_state
@@ -117,6 +118,78 @@ def test_live_tensors_are_copied_by_one_call_for_each_type(monkeypatch):
     }
     stage(Stager(Arena()), state | {"empty": torch.zeros(0)})
     assert sorted(calls) == [5, 10]
+
+
+def interleaved_files():
+    """Types of one item size in turn, a file in plain order, one of a few bytes."""
+    types = (torch.float32, torch.int32, torch.bfloat16)
+    tensors = {f"t{i}": torch.arange(i, i + 300).to(types[i % 3]) for i in range(30)}
+    weights = {"w": torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last), "v": torch.randn(500)}
+    return [FileSpec("a", weights, plain=True), FileSpec("b", tensors), FileSpec("c", {"x": torch.ones(2)})]
+
+
+def test_what_is_said_to_be_staged_is_so_while_the_rest_is_copied(monkeypatch):
+    monkeypatch.setattr("resume_core.image.stage._PIECE_BYTES", 2000)
+    arena, said = Arena(), []
+    advance = Progress.advance
+
+    def noting(self, num_bytes):
+        said.append(bytes(arena.view(0, num_bytes)))
+        advance(self, num_bytes)
+
+    monkeypatch.setattr(Progress, "advance", noting)
+    Stager(arena).stage(interleaved_files())
+    assert len(said) > 10
+    assert [len(before) for before in said] == sorted(len(before) for before in said)
+    assert all(before == bytes(arena.view(0, len(before))) for before in said)
+
+
+def test_a_thread_reads_the_beginning_while_the_end_is_copied(monkeypatch):
+    monkeypatch.setattr("resume_core.image.stage._PIECE_BYTES", 4000)
+    copy, go_on, began, read = torch._foreach_copy_, threading.Event(), threading.Event(), []
+
+    def one_at_a_time(targets, sources):
+        if began.is_set():
+            assert go_on.wait(60)
+        began.set()
+        copy(targets, sources)
+
+    def reader(image):
+        image.wait(image.size_bytes - 4000)
+        read.append(image.buffer[image.size_bytes - 4000 - 1])
+        go_on.set()
+        image.wait()
+        read.append(image.buffer[-1])
+
+    threads = []
+
+    def begun(images):
+        threads.append(threading.Thread(target=reader, args=(images[0],)))
+        threads[0].start()
+
+    monkeypatch.setattr(torch, "_foreach_copy_", one_at_a_time)
+    state = {"a": torch.full((4000,), 1, dtype=torch.uint8), "b": torch.full((4000,), 2, dtype=torch.uint8)}
+    Stager(Arena()).stage([FileSpec("f", state)], begun)
+    threads[0].join(60)
+    assert read == [1, 2]
+
+
+def test_an_error_in_the_middle_reaches_those_who_wait_for_the_rest(monkeypatch):
+    monkeypatch.setattr("resume_core.image.stage._PIECE_BYTES", 4000)
+    images, copy = [], torch._foreach_copy_
+
+    def breaking(targets, sources):
+        if sources[0][0] == 2:
+            raise KeyboardInterrupt
+        copy(targets, sources)
+
+    monkeypatch.setattr(torch, "_foreach_copy_", breaking)
+    state = {"a": torch.full((4000,), 1, dtype=torch.uint8), "b": torch.full((4000,), 2, dtype=torch.uint8)}
+    with pytest.raises(KeyboardInterrupt):
+        Stager(Arena()).stage([FileSpec("f", state)], images.extend)
+    images[0].wait(images[0].size_bytes - 4000)
+    with pytest.raises(RuntimeError, match="broken off: KeyboardInterrupt"):
+        images[0].wait()
 
 
 def test_two_files_of_one_name_are_refused():
