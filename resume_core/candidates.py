@@ -83,5 +83,5 @@ def peek(
         CheckpointNotFoundError: a checkpoint that was named is not there.
         OSError: the store cannot be read.
     """
-    lineage, mode = open_lineage(directory, scratch, storage_options), resume_mode(resume)
+    lineage, mode = open_lineage(directory, scratch, storage_options).glance(), resume_mode(resume)
     return {} if mode == "never" else first_preamble(lineage, line(lineage, mode))

@@ -30,9 +30,9 @@ def claim(
     """
 
     def make(_: list[Any]) -> str:
-        newest = None if anew else lineage.newest()
         # an attempt that found nothing to restore still belongs to the run, so that its leftovers are pruned
-        parent = newest.name if newest and origin is None else None
+        newest = None if anew or origin is not None else lineage.newest()
+        parent = newest.name if newest else None
         return lineage.claim(parent=parent, restored_from=origin, info=info).name
 
     name = ranks.agree("the claim", None, make)

@@ -93,7 +93,8 @@ class Session:
         self._lineage = open_lineage(directory, scratch, storage_options)
         self._store = self._lineage.store
         self._checkpointer = Checkpointer(self._store, self._ranks)
-        self._fits = Fits(fit, framework.limits, self._lineage.read_manifest)
+        self._seen = self._lineage  # as it was when candidates were listed last
+        self._fits = Fits(fit, framework.limits, lambda ref: self._seen.read_manifest(ref))
         self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, pin=finished_fit)
         self._best = BestWatch(self._keep, self._log)
         self._boundaries = Boundaries(self._ranks, Schedule(self._save), self._saves)
@@ -134,7 +135,7 @@ class Session:
             return find_origin(path).as_dict()
         for ref in candidates if named else ():
             with contextlib.suppress(CorruptCheckpointError, CheckpointNotFoundError):  # `start` says so
-                origin = read_origin(self._lineage, ref)
+                origin = read_origin(self._seen, ref)
                 check_origin(origin, path, self._changes, self._log, run=self._store.url)
                 break
         return None
@@ -149,11 +150,15 @@ class Session:
         return self._saves.blocked_s
 
     def _candidates(self) -> Iterator[CheckpointRef]:
+        self._seen = self._lineage.glance()
+        return self._offered()
+
+    def _offered(self) -> Iterator[CheckpointRef]:
         if self._resume == "never" and not self._fits.fit:
             return
-        yield from self._fits.choose(line(self._lineage, self._resume))
+        yield from self._fits.choose(line(self._seen, self._resume))
         if self._named is not None and self._fits.later is not None:  # what comes before the one that was named
-            yield from self._fits.choose(self._lineage.line(self._lineage.find(self._named).attempt))
+            yield from self._fits.choose(self._seen.line(self._seen.find(self._named).attempt))
 
     @property
     def _named(self) -> str | None:
@@ -166,10 +171,12 @@ class Session:
             CheckpointNotFoundError: a checkpoint that was named is not there.
             OSError: the store cannot be read.
         """
-        found = self._ranks.agree(
-            "the preamble", None, lambda _: dict(first_preamble(self._lineage, self._candidates()))
-        )
-        return dict(found)
+
+        def look(_: list[Any]) -> dict[str, Any]:
+            candidates = self._candidates()
+            return dict(first_preamble(self._seen, candidates))
+
+        return dict(self._ranks.agree("the preamble", None, look))
 
     def reconfigured(self) -> None:
         """The framework changed what decides a new run, by tuning it: compare later attempts with what it is now."""
@@ -188,7 +195,7 @@ class Session:
         """
 
         def choose(_: list[Any]) -> int:
-            readable = (key for ref in self._candidates() if (key := read_key(self._lineage, ref)) is not None)
+            readable = (key for ref in self._candidates() if (key := read_key(self._seen, ref)) is not None)
             return next(readable, None) or self._new_key(seed)
 
         self._key = self._ranks.agree("the key", None, choose)
@@ -198,7 +205,7 @@ class Session:
         if self._given is not None:
             return self._given.entry.key
         origin = self._fits.origin
-        before = None if self._key or origin is None else read_key(self._lineage, origin)
+        before = None if self._key or origin is None else read_key(self._seen, origin)
         if before is not None:  # a later fit of a run has randomness of its own, of the same root
             return derive(before, self._fits.fit)
         return self._key or new_key(seed)
@@ -219,7 +226,7 @@ class Session:
             OSError: the store cannot be read.
         """
         self._start_s = time.monotonic()
-        for error in self._lineage.damaged():
+        for error in self._lineage.glance().damaged() if self._ranks.is_first else ():
             self._log.warning("%s", error)
         parts = (self._checkpointer, self._lineage, self._changes, self._describe, self._log, self._ranks)
         found = Restorer(*parts, self._framework.live_weights).first_usable(self._candidates)
@@ -245,7 +252,7 @@ class Session:
         """A name that stays in a script brings every restart back to it."""
         if self._resume in ("auto", "must") or not self._ranks.is_first:
             return
-        newest = next(iter(self._lineage.candidates()), None)
+        newest = next(iter(self._lineage.glance().candidates()), None)
         if newest is not None and newest.path != ref.path:
             self._log.warning(
                 "resume=%r goes back to %s although %s is there; take the name out to go on from the newest one",

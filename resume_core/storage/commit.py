@@ -4,8 +4,8 @@ One folder per save, never used twice; only the attempt that owns it writes in i
 
     rank 0       CheckpointSlots.take(step) -> Slot, which the other ranks are told
     each rank    write_file(...)        its data files, each durable when the call returns
-    each rank    write_part()           part-00003.json: its files, sizes and digests
-    rank 0       commit(header, ...)    1. every rank's part is there, for this very folder and world
+    each rank    write_part()           part-00003.json: its files, sizes and digests; rank 0 needs none of its own
+    rank 0       commit(header, ...)    1. every other rank's part is there, for this very folder and world
                                         2. every file that they list is there
                                         3. no newer attempt of the run exists
                                         4. manifest.json, atomically and durably: this is the commit
@@ -24,9 +24,9 @@ after the manifest                     a committed checkpoint; only retention an
 
 A folder without a valid manifest is never read, and retention removes it once a newer attempt runs. Parts of another
 folder cannot be mistaken for ours: each names attempt, checkpoint, rank and world size, and ``CheckpointSlots`` never
-gives a name out twice, not even for a save that failed. A zombie (an old attempt that still runs) passes check 3 only
-until the newer attempt has claimed; what it commits in that last moment lies in its own folder, beyond the point the
-newer attempt branched off at, and ``lineage`` does not offer it.
+gives a name out twice, not even for a save that failed. After the commit nobody reads a part. A zombie (an old attempt
+that still runs) passes check 3 only until the newer attempt has claimed; what it commits in that last moment lies in
+its own folder, beyond the point the newer attempt branched off at, and ``lineage`` does not offer it.
 
 The idea is that of a two-phase commit with the file system as the log; no collective takes part, so it runs in a
 background thread.
@@ -214,7 +214,7 @@ class CheckpointWriter:
         self._files[record.name] = record
 
     def write_part(self) -> Part:
-        """Write this rank's part-manifest: its files are complete.
+        """This rank's files are complete: tell rank 0 by its part-manifest. Rank 0 itself, who commits, writes none.
 
         Raises:
             ValueError: it was written already.
@@ -223,17 +223,18 @@ class CheckpointWriter:
         self._check_open()
         part = Part(self._slot.attempt, self._slot.name, self._rank, self._world_size, tuple(self._files.values()))
         self._ready = True
-        self._store.put(self._key(part_file(self._rank)), part.to_bytes())
+        if self._rank != 0:
+            self._store.put(self._key(part_file(self._rank)), part.to_bytes())
         self._closed = True
         return part
 
     def missing_ranks(self) -> tuple[int, ...]:
-        """Ranks whose part is not there yet. Rank 0 polls this until it is empty, with a deadline of its own.
+        """Other ranks whose part is not there yet. Rank 0 polls this until it is empty, with a deadline of its own.
 
         Raises:
             OSError: the store cannot be listed.
         """
-        return self._without_part(self._store.list(self._slot.path))
+        return self._without_part(self._store.list(self._slot.path)) if self._world_size > 1 else ()
 
     def commit(self, header: JsonMapping, *, still_newest: Callable[[], object]) -> Manifest:
         """Commit the checkpoint; rank 0 only.
@@ -244,7 +245,7 @@ class CheckpointWriter:
                 attempt exists (``Lineage.check_newest``).
 
         Raises:
-            ValueError: called on another rank, or the header cannot be written as JSON.
+            ValueError: called on another rank or before `write_part`, or the header cannot be written as JSON.
             TypeError: the header is not strict JSON.
             SaveFailedError: a part is missing or is not of this save, or a file is gone.
             SupersededError: from ``still_newest``; nothing was committed.
@@ -252,6 +253,8 @@ class CheckpointWriter:
         """
         if self._rank != 0:
             raise ValueError(f"rank {self._rank} cannot commit, rank 0 does")
+        if not self._closed:
+            raise ValueError(f"{self._slot.path} cannot be committed before its files are complete")
         files = self._collect()
         manifest = Manifest(self._slot.attempt, self._slot.name, self._slot.serial, self._world_size, files, header)
         data = manifest.to_bytes()
@@ -303,15 +306,16 @@ class CheckpointWriter:
 
     def _without_part(self, present: Iterable[str]) -> tuple[int, ...]:
         names = set(present)
-        return tuple(rank for rank in range(self._world_size) if part_file(rank) not in names)
+        return tuple(rank for rank in range(1, self._world_size) if part_file(rank) not in names)
 
     def _collect(self) -> tuple[FileRecord, ...]:
         present = set(self._store.list(self._slot.path))
         missing = self._without_part(present)
         if missing:
             raise self._failed(f"the parts of the ranks {_shortened(missing)} of {self._world_size} are missing")
+        files = tuple(self._files.values())
         try:
-            files = tuple(record for rank in range(self._world_size) for record in self._read_part(rank).files)
+            files += tuple(record for rank in range(1, self._world_size) for record in self._read_part(rank).files)
         except CorruptCheckpointError as error:
             raise self._failed(str(error)) from error
         gone = [record.name for record in files if record.name not in present]

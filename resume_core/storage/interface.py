@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import TracebackType
 
 from resume_core.errors import CorruptCheckpointError
 from resume_core.storage.digest import BytesLike, byte_view
 from resume_core.storage.paths import validate_key
 
-__all__ = ["MAX_READ_BYTES", "Names", "Sink", "Store", "refuse_large", "scatter"]
+__all__ = ["MAX_READ_BYTES", "Names", "Sink", "Store", "Survey", "refuse_large", "scatter"]
 
 MAX_READ_BYTES = 256 << 20
 """Most that ``Store.read`` takes into memory: the manifest of a checkpoint of 80 TiB."""
 
 Names = list[str]
 """What ``Store.list`` returns; inside these classes ``list`` is the method."""
+
+Survey = dict[str, dict[str, str]]
+"""What ``Store.survey`` returns: of each folder the names in it, each with the mark of its content or ``""``."""
 
 
 def refuse_large(path: str, size_bytes: int) -> None:
@@ -190,6 +193,13 @@ class Store(ABC):
     def list(self, prefix: str) -> Names:
         """Sorted names of the files and folders directly under ``prefix``, always fresh; [] if there are none."""
 
+    def survey(self, prefix: str) -> Survey:
+        """What ``list`` gives for ``prefix``, and for the folders below it where one request tells that too.
+
+        A mark changes when the content of the file does; ``""`` where the store does not say, and for folders.
+        """
+        return {prefix: dict.fromkeys(self.list(prefix), "")}
+
     @abstractmethod
     def exists(self, key: str) -> bool:
         """Whether there is a file (not a folder) of that name."""
@@ -206,14 +216,14 @@ class Store(ABC):
     def delete_empty(self, prefix: str) -> None:
         """Delete the folder ``prefix`` if nothing is in it; otherwise, and where stores have no folders, do nothing."""
 
-    def abandon_uploads(self, prefix: str) -> int:
-        """Drop every unfinished upload below ``prefix``, which no listing shows and which costs space.
+    def abandon_uploads(self, folders: Collection[str]) -> int:
+        """Drop every unfinished upload below ``folders``, which no listing shows and which costs space.
 
         Only for what no living process writes: an upload that is dropped cannot be finished.
 
         Returns:
             How many there were; 0 where there is no such thing.
         """
-        if prefix:
-            validate_key(prefix)
+        for folder in folders:
+            validate_key(folder)
         return 0

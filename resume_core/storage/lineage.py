@@ -31,12 +31,11 @@ from typing import Any
 
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, SupersededError
 from resume_core.storage.attempt import Attempt
+from resume_core.storage.glance import Glance, Memo
 from resume_core.storage.interface import Store
 from resume_core.storage.manifest import CheckpointRef, Manifest
 from resume_core.storage.paths import (
     ATTEMPT_FILE,
-    MANIFEST_FILE,
-    WEIGHTS_FILE,
     join_key,
     parse_attempt_folder,
     parse_checkpoint_folder,
@@ -49,7 +48,7 @@ __all__ = ["Lineage", "before"]
 
 
 class Lineage:
-    """The attempts of a run and their checkpoints. It caches nothing: other processes claim and commit at any time.
+    """The attempts of a run and their checkpoints. Other processes claim and commit at any time: every call looks anew.
 
     Args:
         store: the run's directory, shared by all attempts.
@@ -59,6 +58,19 @@ class Lineage:
     def __init__(self, store: Store, stores: Sequence[Store] = ()) -> None:
         self.store = store
         self.tiers = Tiers(store, stores)
+        self._memo = Memo()
+
+    def glance(self, *stores: Store) -> Lineage:
+        """The run as it is when first looked at, for one operation that looks often; see `Glance`.
+
+        Args:
+            stores: where checkpoints are looked for; everywhere unless given.
+        """
+        directory = Glance(self.store, self._memo)
+        looked_at = [
+            directory if store is self.store else Glance(store, self._memo) for store in stores or self.tiers.stores
+        ]
+        return Lineage(directory, looked_at)
 
     def on(self, store: Store) -> Lineage:
         """The same attempts, with what one tier alone holds of their checkpoints."""
@@ -154,7 +166,7 @@ class Lineage:
         Raises:
             OSError: the store cannot be read.
         """
-        refs = [self._ref(attempt, name) for name in self._with(attempt, MANIFEST_FILE)]
+        refs = [self._ref(attempt, name) for name in self._names(attempt)]
         return sorted((ref for ref in refs if ref is not None), key=_position(refs), reverse=True)
 
     def thinned(self, attempt: str) -> list[Manifest]:
@@ -164,22 +176,18 @@ class Lineage:
             OSError: the store cannot be read.
         """
         found = []
-        for name in self._with(attempt, WEIGHTS_FILE):
+        for name in self._names(attempt):
             ref = CheckpointRef(attempt, name)
-            if not self.tiers.committed(ref):  # one that is being thinned is whole until its manifest is gone
-                with suppress(CheckpointNotFoundError, CorruptCheckpointError):
-                    found.append(read_weights_manifest(self.tiers.stores[-1], ref))
+            with suppress(CheckpointNotFoundError, CorruptCheckpointError):
+                manifest = read_weights_manifest(self.tiers.stores[-1], ref)
+                if not self.tiers.committed(ref):  # one that is being thinned is whole until its manifest is gone
+                    found.append(manifest)
         return sorted(found, key=lambda manifest: manifest.serial, reverse=True)
 
-    def _with(self, attempt: str, file: str) -> list[str]:
-        """The checkpoint folders of an attempt, on any tier, that have a file of that name."""
-        found = {
-            name
-            for store in self.tiers.holding(attempt)
-            for name in store.list(attempt)
-            if parse_checkpoint_folder(name) is not None and store.exists(join_key(attempt, name, file))
-        }
-        return sorted(found)
+    def _names(self, attempt: str) -> list[str]:
+        """The checkpoint folders of an attempt, on any tier, whatever is in them."""
+        names = {name for store in self.tiers.holding(attempt) for name in store.list(attempt)}
+        return sorted(name for name in names if parse_checkpoint_folder(name) is not None)
 
     def candidates(self, which: str | None = None) -> Iterator[CheckpointRef]:
         """What can be resumed, best first.

@@ -107,7 +107,7 @@ class Part:
         _require_unique(self.files)
 
     def to_bytes(self) -> bytes:
-        """The bytes of ``part-00000.json``."""
+        """The bytes of ``part-00001.json``."""
         return seal(
             "part", {**_plain(self, "attempt", "checkpoint", "rank", "world_size"), "files": _records(self.files)}
         )

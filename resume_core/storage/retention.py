@@ -38,6 +38,7 @@ from resume_core.storage.paths import (
     WEIGHTS_FILE,
     is_checkpoint_file,
     join_key,
+    parse_attempt_folder,
     parse_checkpoint_folder,
     parse_temporary_name,
 )
@@ -89,15 +90,16 @@ def prune(
     Returns:
         What was deleted and what could not be. Nothing is raised: a failure costs space, never the run.
     """
-    view = lineage.on(store or lineage.store)
+    store = store or lineage.store
+    view = lineage.glance(store)
     try:
-        lineage.check_newest(attempt)
+        view.check_newest(attempt)
         tasks = list(_tasks(view, keep, attempt, pin))
     except SupersededError:
         return Pruned()
     except (OSError, CorruptCheckpointError) as error:
         return Pruned(failures=(f"nothing was pruned: {error}",))
-    return _done(view.tiers.stores[0], tasks, spare)
+    return _done(store, tasks, spare)
 
 
 def clean(lineage: Lineage, attempt: Attempt) -> Pruned:
@@ -112,23 +114,23 @@ def clean(lineage: Lineage, attempt: Attempt) -> Pruned:
     Returns:
         As for `prune`.
     """
-    found = [_clean_tier(lineage.on(store), attempt) for store in lineage.tiers.stores]
+    found = [_clean_tier(lineage.glance(store), store, attempt) for store in lineage.tiers.stores]
     deleted = tuple(folder for pruned in found for folder in pruned.deleted)
     return Pruned(deleted, tuple(problem for pruned in found for problem in pruned.failures))
 
 
-def _clean_tier(view: Lineage, attempt: Attempt) -> Pruned:
-    (store,) = view.tiers.stores
+def _clean_tier(view: Lineage, store: Store, attempt: Attempt) -> Pruned:
+    (seen,) = view.tiers.stores
     try:
         view.check_newest(attempt)
         older = _older(view, attempt)
-        left = _done(store, [(folder, None) for name in older for folder in _uncommitted(store, name)])
+        left = _done(store, [(folder, None) for name in older for folder in _uncommitted(seen, name)])
         for name in older:
-            _delete_temporaries(store, name)
-            store.abandon_uploads(name)
-            if store is not view.store and store.list(name) == [ATTEMPT_FILE]:
+            _delete_temporaries(seen, store, name)
+            if seen is not view.store and store.list(name) == [ATTEMPT_FILE]:
                 store.delete(join_key(name, ATTEMPT_FILE))
                 store.delete_empty(name)
+        store.abandon_uploads(older)
     except SupersededError:
         return Pruned()
     except OSError as error:
@@ -136,12 +138,12 @@ def _clean_tier(view: Lineage, attempt: Attempt) -> Pruned:
     return left
 
 
-def _delete_temporaries(store: Store, attempt: str) -> None:
+def _delete_temporaries(seen: Store, store: Store, attempt: str) -> None:
     """Those that a kill has left beside whole files."""
-    for name in store.list(attempt):
+    for name in seen.list(attempt):
         folder = join_key(attempt, name)
         if parse_checkpoint_folder(name) is not None:
-            for file in store.list(folder):
+            for file in seen.list(folder):
                 if parse_temporary_name(file) is not None and is_checkpoint_file(file):
                     store.delete(join_key(folder, file))
         elif parse_temporary_name(name) == ATTEMPT_FILE:
@@ -183,6 +185,9 @@ def _tasks(view: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None) -> Ite
 def _older(view: Lineage, attempt: Attempt) -> list[str]:
     """Attempts older than ours of which the tier holds something, oldest first."""
     (store,) = view.tiers.stores
+    for name in store.list(""):
+        if parse_attempt_folder(name) is not None:
+            store.list(name)  # needed anyhow, and listed first, an attempt.json that was read before is known again
     names = [other.name for other in view.attempts() if (other.number, other.token) < (attempt.number, attempt.token)]
     return [name for name in names if view.tiers.holds(store, name)]
 
@@ -260,10 +265,9 @@ def _delete_folder(store: Store, folder: str) -> str | None:
     """
     try:
         store.delete(join_key(folder, MANIFEST_FILE))
-        store.delete(join_key(folder, WEIGHTS_FILE))
-        for name in store.list(folder):
-            if is_checkpoint_file(name):
-                store.delete(join_key(folder, name))
+        names = [name for name in store.list(folder) if is_checkpoint_file(name)]
+        for name in sorted(names, key=lambda name: name != WEIGHTS_FILE):
+            store.delete(join_key(folder, name))
         store.delete_empty(folder)
     except OSError as error:
         return f"{store.locate(folder)} could not be deleted: {error}"

@@ -11,13 +11,13 @@ import contextlib
 import errno
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from typing import Any
 
 from resume_core.storage.digest import byte_view
-from resume_core.storage.interface import Sink, refuse_large
+from resume_core.storage.interface import Sink, Survey, refuse_large
 from resume_core.storage.paths import join_key, validate_key
 from resume_core.storage.redact import split_user
 from resume_core.storage.remote import FsspecStore
@@ -119,9 +119,26 @@ class S3Store(FsspecStore):
         """See ``Store.delete``."""
         self._call("delete_object", key)
 
-    def abandon_uploads(self, prefix: str) -> int:
+    def survey(self, prefix: str) -> Survey:
+        """See ``Store.survey``. All folders below ``prefix``, in one request for a thousand files; marks are ETags."""
+        found: Survey = {prefix: {}}
+        for page in self._pages(self._below(prefix)):
+            for entry in page.get("Contents", ()):
+                folder, _, name = entry["Key"][len(self._below("")) :].rpartition("/")
+                if name:  # some tools put an object there to mark a folder
+                    found.setdefault(folder, {})[name] = entry["ETag"]
+                while len(folder) > len(prefix):
+                    folder, _, name = folder.rpartition("/")
+                    found.setdefault(folder, {}).setdefault(name, "")
+        return found
+
+    def abandon_uploads(self, folders: Collection[str]) -> int:
         """See ``Store.abandon_uploads``."""
-        return sum(self.drop_upload(key, upload) for key, upload in list(self.uploads(self._below(prefix))))
+        below = tuple(f"{validate_key(folder)}/" for folder in folders)
+        if not below:
+            return 0
+        left = [(key, upload) for key, upload in self.uploads(self._below("")) if key.startswith(below)]
+        return sum(self.drop_upload(key, upload) for key, upload in left)
 
     def drop_upload(self, key: str, upload: str) -> bool:
         """End an upload without an object; False when it had come to its end already."""
@@ -185,15 +202,19 @@ class S3Store(FsspecStore):
         return {"type": "file", "size": reply["ContentLength"], "mark": reply.get("Metadata", {}).get(_MARK)}
 
     def _children(self, prefix: str) -> dict[str, str]:
-        found, position = dict[str, str](), dict[str, Any]()
-        start = self._below(prefix)
-        while True:
-            page = self._list("list_objects_v2", start, Delimiter="/", **position)
+        found, start = dict[str, str](), self._below(prefix)
+        for page in self._pages(start, Delimiter="/"):
             found |= {entry["Key"][len(start) :]: "file" for entry in page.get("Contents", ())}
             found |= {entry["Prefix"][len(start) : -1]: "directory" for entry in page.get("CommonPrefixes", ())}
+        found.pop("", None)  # some tools put an object there to mark a folder
+        return found
+
+    def _pages(self, start: str, **how: str) -> Iterator[dict[str, Any]]:
+        position = dict[str, Any]()
+        while True:
+            yield (page := self._list("list_objects_v2", start, **how, **position))
             if not page.get("IsTruncated"):
-                found.pop("", None)  # some tools put an object there to mark a folder
-                return found
+                return
             position = {"ContinuationToken": page["NextContinuationToken"]}
 
     async def _get(self, key: str, target: memoryview | None = None, **extent: str) -> Any:

@@ -89,7 +89,7 @@ def test_a_checkpoint_is_promoted_byte_by_byte_and_the_scratch_keeps_the_newest(
     assert names(near) == ["attempt-0001/step-000000005"]
     path = f"{run.session._attempt.name}/step-000000005"
     assert files_of(directory, path) == files_of(near, path)
-    assert len(files_of(near, path)) == 7
+    assert len(files_of(near, path)) == 6
     assert verify([open_store(near)], CheckpointRef(*path.split("/"))).header["timings"].keys() == {
         "stage_s",
         "write_s",
@@ -408,7 +408,7 @@ def test_each_rank_promotes_its_own_files(toy, tmp_path, near):
     (path,) = near.glob("*/step-*")
     relative = str(path.relative_to(near))
     assert files_of(directory, relative) == files_of(near, relative)
-    assert len(files_of(near, relative)) == 13
+    assert len(files_of(near, relative)) == 12
     found, _ = together(3, lambda ranks: Start(toy(), directory, ranks, scratch=near).restored.progress.step)
     assert found == [3, 3, 3]
 

@@ -62,10 +62,10 @@ def some(fault, *, suffix="", operation="PutObject", number=1):
         ("manifest.json", Fault(lose_reply=True)),
         ("manifest.json", Fault(reset_after_bytes=10)),
         ("attempt.json", Fault(lose_reply=True)),
-        ("part-00000.json", Fault(status=500)),
+        ("training.json", Fault(status=500)),
         ("model.safetensors", Fault(status=503)),
     ],
-    ids=["manifest-lost", "manifest-reset", "claim-lost", "part-500", "model-503"],
+    ids=["manifest-lost", "manifest-reset", "claim-lost", "training-500", "model-503"],
 )
 def test_a_save_outlasts_a_fault_at_any_of_its_files(begin, s3_proxy, checkpoints, suffix, fault):
     s3_proxy.rule = some(fault, suffix=suffix, number=2)

@@ -50,9 +50,9 @@ def test_without_a_newer_attempt_the_failure_is_told_as_it_is_and_nothing_is_lef
     lineage, _, slot = run
 
     def lost():
-        lineage.store.delete(f"{slot.path}/part-00000.json")
+        lineage.store.delete(f"{slot.path}/model.safetensors")
         return {}
 
-    with pytest.raises(SaveFailedError, match="parts of the ranks 0 of 1 are missing"):
+    with pytest.raises(SaveFailedError, match=r"files model\.safetensors are gone"):
         bring_with(run, lost)
     assert lineage.store.list(slot.path) == []

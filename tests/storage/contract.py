@@ -132,6 +132,18 @@ class StoreContract:
         reopen().delete("b/2")
         assert store.list("b") == ["10", "11", "c"]
 
+    def test_a_survey_gives_what_lists_give(self, store):
+        for key in ("a/b/x", "a/b/c/y", "a/z", "ab/x"):
+            store.put(key, b"x")
+        found = store.survey("a")
+        assert sorted(found["a"]) == ["b", "z"]
+        for folder, marks in found.items():
+            assert sorted(marks) == store.list(folder)
+        before = found["a"]["z"]
+        store.put("a/z", b"other")
+        assert store.survey("a")["a"]["z"] != before or not before
+        assert store.survey("none") == {"none": {}}
+
     def test_delete_removes_one_file(self, store):
         store.put("a/b", b"x")
         store.put("a/c", b"x")
@@ -175,7 +187,7 @@ class StoreContract:
 
     def test_there_is_no_unfinished_upload_to_abandon(self, store):
         store.put("a/b", b"x")
-        assert store.abandon_uploads("a") == store.abandon_uploads("") == 0
+        assert store.abandon_uploads(["a"]) == store.abandon_uploads([]) == 0
         assert tree(store) == ["a/b"]
 
     def test_many_threads_read_and_write_at_once(self, store):

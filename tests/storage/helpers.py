@@ -82,6 +82,10 @@ def paths(refs) -> list[str]:
     return [ref.path for ref in refs]
 
 
+def steps_of(refs) -> list[int]:
+    return [int(ref.name[5:14]) for ref in refs]
+
+
 def candidates(store: Store) -> list[CheckpointRef]:
     return list(Lineage(store).candidates())
 

@@ -76,9 +76,10 @@ def test_only_parts_of_this_very_save_count(store):
 
 
 def test_the_part_of_one_rank_cannot_stand_for_another(store):
-    writer = CheckpointWriter(store, SLOT, 0, 2)
+    writer, other = CheckpointWriter(store, SLOT, 0, 3), CheckpointWriter(store, SLOT, 2, 3)
     writer.write_part()
-    store.put(f"{SLOT.path}/part-00001.json", store.read(f"{SLOT.path}/part-00000.json"))
+    other.write_part()
+    store.put(f"{SLOT.path}/part-00001.json", store.read(f"{SLOT.path}/part-00002.json"))
     with pytest.raises(SaveFailedError, match="is the part of"):
         writer.commit({}, still_newest=newest)
 
@@ -180,7 +181,7 @@ def test_a_commit_that_failed_after_it_took_effect_stays_whole(store, again):
     run = Run(store)
     slot = run.slots.take(1)
     writers = write_ranks(store, slot, "a")
-    writers[0]._store = FaultyStore(store, Faults(3, lasting=again), late=True)  # a look, two parts, the put
+    writers[0]._store = FaultyStore(store, Faults(2, lasting=again), late=True)  # a look, a part, the put
     with pytest.raises(OSError, match="No space"):
         writers[0].commit({"tag": "a"}, still_newest=lambda: None)
     writers[0].discard()

@@ -1,0 +1,116 @@
+"""What a glance sees, and what it must not go on believing."""
+
+from __future__ import annotations
+
+import pytest
+
+from resume_core.storage import Lineage
+from resume_core.storage.glance import Glance, Memo
+
+from .faults import Around
+from .helpers import Run, steps_of
+
+
+class Marked(Around):
+    """Counts what is asked, and marks every file as an object store does."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.asked = []
+
+    def around(self, name, work, *args):
+        self.asked.append((name, *args[:1]))
+        return work(*args)
+
+    def survey(self, prefix):
+        self.asked.append(("survey", prefix))
+        return {prefix: {name: self.mark(f"{prefix}/{name}") for name in self.inner.list(prefix)}}
+
+    def mark(self, key):
+        return self.inner.read(key).hex() if key.endswith(".json") else ""
+
+
+@pytest.fixture
+def marked(store):
+    return Marked(store)
+
+
+def test_a_folder_is_listed_once_and_a_file_is_read_once(marked):
+    marked.inner.put("a/b.json", b"1")
+    glance = Glance(marked, Memo())
+    for _ in range(3):
+        assert glance.list("a") == ["b.json"]
+        assert glance.read("a/b.json") == b"1"
+        assert glance.exists("a/b.json")
+        assert not glance.exists("a/c.json")
+        with pytest.raises(FileNotFoundError):
+            glance.read("a/c.json")
+    assert marked.asked == [("survey", "a"), ("read", "a/b.json")]
+
+
+def test_the_next_glance_sees_what_is_gone_and_what_is_new(marked):
+    marked.inner.put("a/b.json", b"1")
+    marked.inner.put("a/c.json", b"1")
+    memo = Memo()
+    first = Glance(marked, memo)
+    assert first.list("a") == ["b.json", "c.json"]
+    assert first.read("a/b.json") == first.read("a/c.json") == b"1"
+    marked.inner.delete("a/b.json")
+    marked.inner.put("a/c.json", b"2")
+    second = Glance(marked, memo)
+    assert second.list("a") == ["c.json"]
+    assert second.read("a/c.json") == b"2"
+    with pytest.raises(FileNotFoundError):
+        second.read("a/b.json")
+
+
+def test_what_bears_the_mark_of_what_was_read_is_not_read_again(marked):
+    marked.inner.put("a/b.json", b"1")
+    memo = Memo()
+    for _ in range(3):
+        glance = Glance(marked, memo)
+        glance.list("a")
+        assert glance.read("a/b.json") == b"1"
+    assert marked.asked.count(("read", "a/b.json")) == 1
+
+
+def test_without_marks_everything_is_read_by_each_glance(store):
+    store.put("a/b.json", b"1")
+    memo = Memo()
+    glance = Glance(store, memo)
+    glance.list("a")
+    assert glance.read("a/b.json") == b"1"
+    store.put("a/b.json", b"2")
+    glance = Glance(store, memo)
+    glance.list("a")
+    assert glance.read("a/b.json") == b"2"
+
+
+def test_writing_through_a_glance_ends_what_it_has_seen(store):
+    glance = Glance(store, Memo())
+    assert glance.list("a") == []
+    assert glance.create("a/b", b"1")
+    assert glance.list("a") == ["b"]
+    glance.delete("a/b")
+    assert glance.list("a") == []
+
+
+def test_a_memo_forgets_what_was_not_asked_for_longest():
+    memo = Memo(max_bytes=10)
+    memo.keep("a", "1", b"aaaa")
+    memo.keep("b", "1", b"bbbb")
+    assert memo.get("a", "1") == b"aaaa"
+    memo.keep("c", "1", b"cccc")
+    assert memo.get("b", "1") is None
+    assert memo.get("a", "1") == b"aaaa"
+    memo.keep("d", "", b"d")
+    assert memo.get("d", "") is None
+
+
+def test_a_checkpoint_that_was_thinned_or_deleted_is_seen_by_the_next_glance_of_a_run(marked):
+    run = Run(marked)
+    refs = [run.save(step) for step in (1, 2)]
+    lineage = Lineage(marked)
+    assert steps_of(lineage.glance().checkpoints(run.attempt.name)) == [2, 1]
+    marked.inner.delete(f"{refs[0].path}/manifest.json")
+    assert steps_of(lineage.glance().checkpoints(run.attempt.name)) == [2]
