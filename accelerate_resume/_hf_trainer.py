@@ -53,6 +53,7 @@ _METHODS = {
     "_maybe_log_save_evaluate": ("tr_loss", "grad_norm", "learning_rate"),
     "_evaluate": ("trial", "ignore_keys_for_eval"),
     "_finalize_training": ("trial", "num_train_samples", "start_time"),
+    "_save_checkpoint": ("model", "trial"),
 }  # fmt: skip
 _ATTRIBUTES = ("accelerator", "args", "callback_handler", "control", "current_flos", "model", "state",
                "is_deepspeed_enabled", "is_fsdp_enabled", "is_model_parallel")  # fmt: skip
@@ -192,7 +193,9 @@ class HfTrainer:
         self.is_at_end = False
         """Whether only the hooks at the end of that epoch are left."""
         self._saved_window: Window | None = None
-        self._is_in_epoch = self._is_resumed = False
+        self._is_in_epoch = self._is_resumed = self._is_after_step = False
+        self.is_interrupted = False
+        """Whether training ends because a signal asks for it: the next start goes on."""
         self._last: dict[str, Any] = {"grad_norm": None, "learning_rate": None}
         self._start_s, self._elapsed_s = time.time(), 0.0
 
@@ -224,6 +227,7 @@ class HfTrainer:
         self.around("_maybe_log_save_evaluate", self._maybe_log_save_evaluate)
         self.around("_evaluate", self._evaluate)
         self.around("_finalize_training", self._finalize_training)
+        self.around("_save_checkpoint", self._save_checkpoint)
 
     def uninstall(self) -> None:
         """Give the Trainer back as it was."""
@@ -326,7 +330,14 @@ class HfTrainer:
         if kwargs.get("learning_rate") is None:  # gone on at the end of an epoch, the loop has made no step yet
             grad_norm, kwargs["learning_rate"] = self._last["grad_norm"], self._last["learning_rate"]
         self._last = {"grad_norm": grad_norm, "learning_rate": kwargs["learning_rate"]}
+        self._is_after_step = True
         plain(tr_loss, grad_norm, *args, **kwargs)
+        self._is_after_step = False
+
+    def _save_checkpoint(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        # in any other place it is the Trainer's own handler of SIGTERM, which also asks for the end of training
+        self.is_interrupted = self.trainer.args.enable_jit_checkpoint and not self._is_after_step
+        plain(*args, **kwargs)
 
     def _evaluate(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._is_resumed and not self._is_in_epoch:
@@ -376,7 +387,7 @@ class HfTrainer:
             "state": {name: getattr(trainer.state, name) for name in fields},
             "scheduler": trainer.lr_scheduler.state_dict(),
             "control": dataclasses.asdict(trainer.control),
-            "is_at_limit": self.is_at_limit,
+            "is_cut": self.is_at_limit or self.is_interrupted,
         }
 
     def capture_rank(self) -> dict[str, Any]:
@@ -393,7 +404,7 @@ class HfTrainer:
 
     def stops(self, training: Mapping[str, Any]) -> bool:
         """Whether training was to end where it was saved, and still is: a limit counts as it is now."""
-        asked = training["control"]["should_training_stop"] and not training["is_at_limit"]
+        asked = training["control"]["should_training_stop"] and not training["is_cut"]
         return bool(asked or training["state"]["global_step"] >= self.max_steps)
 
     def apply(self, training: Mapping[str, Any], rank: Mapping[str, Any]) -> None:
@@ -430,6 +441,27 @@ class HfTrainer:
     @property
     def _stateful(self) -> list[Any]:
         return [c for c in self.trainer.callback_handler.callbacks if isinstance(c, ExportableState)]
+
+    @property
+    def own_callbacks(self) -> dict[str, Any]:
+        """Those of the user's code, by the names of their classes."""
+        found = self.trainer.callback_handler.callbacks
+        kinds = [type(callback).__module__.partition(".")[0] for callback in found]
+        own = [c for c, kind in zip(found, kinds, strict=True) if kind not in ("transformers", "accelerate_resume")]
+        return {f"{type(callback).__name__}.{place}": callback for place, callback in enumerate(own)}
+
+    @property
+    def attributes(self) -> frozenset[str]:
+        """Names that the Trainer itself uses on its objects: what changes there is its own business."""
+        classes = [cls for cls in type(self.trainer).__mro__ if cls.__module__.startswith("transformers.")]
+        functions = [value for cls in classes for value in vars(cls).values() if inspect.isfunction(value)]
+        return frozenset(name for function in functions for name in function.__code__.co_names)
+
+    def leave(self) -> None:
+        """Training had come to its end before: what the loop would do last."""
+        self.trainer.is_in_train = False
+        if self.trainer.neftune_noise_alpha is not None:
+            _module.deactivate_neftune(self.trainer.model, self.trainer.neftune_hook_handle, self.trainer.accelerator)
 
 
 def _apply_callbacks(callbacks: list[Any], saved: list[Any]) -> None:

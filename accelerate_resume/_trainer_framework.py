@@ -17,16 +17,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
+from transformers.trainer_callback import ExportableState, TrainerCallback
+
 from accelerate_resume._framework import AcceleratorFramework
 from accelerate_resume._hf_trainer import Calls, HfTrainer
 from accelerate_resume._passes import Pass, TrackedLoader
 from accelerate_resume._tracker import AT_END, AT_FETCH, BETWEEN, Tracker, _Place
+from resume_core.capture.attributes import AttributeWatch, changed_note
+from resume_core.capture.generators import GENERATORS, find_generators
 from resume_core.capture.plain import plain as as_plain
 from resume_core.capture.runconfig import describe_schedulers
 from resume_core.state import Fact, Progress, State
 
 __all__ = ["TrainerFramework"]
 
+_ADVICE = (
+    "keep them in a buffer of the model, or in the state() of a callback that is an ExportableState of "
+    "transformers.trainer_callback"
+)
 _EVALUATION = 1  # the first slot of loaders that are not trained on
 
 
@@ -168,13 +177,15 @@ class TrainerFramework(AcceleratorFramework):
     Args:
         hf: the Trainer.
         boundary: called at each, with where the run stands.
+        tell: told what a resume would lose.
     """
 
-    def __init__(self, hf: HfTrainer, boundary: Callable[[Progress], None]) -> None:
+    def __init__(self, hf: HfTrainer, boundary: Callable[[Progress], None], tell: Callable[[str], None]) -> None:
         super().__init__(hf.trainer.accelerator, boundary)
-        self.hf = hf
+        self.hf, self._tell = hf, tell
         self.loop = self.tracker = TrainerTracker(self._reach, self._arrive)
         self._trainer_late: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
+        self._watch_of_hooks: AttributeWatch | None = None
         self._metrics: dict[str, float] = {}
         self._num_logs = 0
         self.result: Any = None
@@ -218,31 +229,59 @@ class TrainerFramework(AcceleratorFramework):
     def end_epoch(self) -> None:
         """Before the hooks of that name."""
         self.loop.arrive_now()
-        self.loop.reach(AT_END)
+        self.loop.reach(AT_END, is_last=self._is_cut)
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether training ends inside the epoch: what may go on there does so before the hooks of its end."""
+        return self.hf.is_stopped and self.loop.counts.epoch_batch < self.hf.steps_in_epoch
 
     def _leave_epoch(self) -> None:
+        for note in self.notes():
+            self._tell(note)
+        is_cut = self._is_cut
         self.loop.end_pass()
-        is_last = self.hf.is_stopped or self.loop.counts.epoch + 1 >= self.hf.num_epochs
-        self.loop.reach(BETWEEN, is_last=is_last)
+        if not is_cut:
+            is_last = self.hf.is_stopped or self.loop.counts.epoch + 1 >= self.hf.num_epochs
+            self.loop.reach(BETWEEN, is_last=is_last)
 
     def first_epoch(self) -> int:
-        """The epoch in which the loop is to begin; the epochs there are when nothing of it is left."""
+        """The epoch in which the loop is to begin; the number of epochs when nothing of it is left."""
         hf, loop = self.hf, self.loop
         if self._trainer_late is None:
             return 0
         training, rank = self._trainer_late
-        counts, kind = loop.counts, loop.destination
-        cut_by_limit = training["is_at_limit"] and 0 < counts.epoch_batch < hf.steps_in_epoch
-        if kind != AT_FETCH and cut_by_limit and not hf.stops(training):
+        counts, kind, stops = loop.counts, loop.destination, hf.stops(training)
+        if kind == BETWEEN:
+            return hf.num_epochs if stops else counts.epoch + 1
+        if kind == AT_END and not stops and counts.epoch_batch < hf.steps_in_epoch and training["is_cut"]:
             loop.redirect(AT_FETCH)  # the epoch ended there only because training did
-        elif kind == AT_FETCH and training["state"]["global_step"] >= hf.max_steps:
+        elif kind == AT_FETCH and stops:
             loop.redirect(AT_END)
-        elif kind == BETWEEN:
-            return hf.num_epochs if hf.stops(training) else counts.epoch + 1
         hf.go_on_at(counts.epoch_batch, rank, is_at_end=loop.destination == AT_END)
         return counts.epoch
 
     # ---- Framework
+
+    def begin(self) -> list[str]:
+        """Training is about to begin, or to go on: see `AcceleratorFramework.begin`."""
+        owners = {
+            name: owner for name, owner in self.hf.own_callbacks.items() if not isinstance(owner, ExportableState)
+        }
+        owners["trainer"] = self.hf.trainer
+        self._watch_of_hooks = AttributeWatch(owners, self.hf.attributes, (torch.utils.data.Dataset, TrainerCallback))
+        return super().begin()
+
+    def notes(self) -> list[str]:
+        """What an epoch that has run showed to be lost by a resume; see `AcceleratorFramework.notes`."""
+        watches = [watch for watch in (self._watch, self._watch_of_hooks) if watch is not None]
+        names = [name for watch in watches for name in watch.changed()]
+        return [changed_note(names, _ADVICE)] if names else []
+
+    def _generators(self) -> tuple[Any, ...]:
+        own = [vars(callback) for callback in self.hf.own_callbacks.values()]  # not what they refer to: a Trainer, say
+        held = [value for attributes in own for value in attributes.values() if isinstance(value, GENERATORS)]
+        return (*super()._generators(), *find_generators(held))
 
     def _prepare_loader(self, plain: Callable[..., Any], loader: Any, *args: Any, **kwargs: Any) -> Any:
         if self.loop.train is None:

@@ -155,7 +155,7 @@ class _Run:
 
     def __init__(self, trainer: Any, directory: str | os.PathLike[str], fit: int, options: Mapping[str, Any]) -> None:
         self._hf = HfTrainer(trainer)
-        self.framework = TrainerFramework(self._hf, lambda progress: self._boundary(progress))
+        self.framework = TrainerFramework(self._hf, self._boundary, lambda note: self._log.warning("%s", note))
         self.session: Session | None = None
         self._directory, self._fit, self._options = directory, fit, options
         self._log = _log
@@ -191,11 +191,12 @@ class _Run:
             assert self.session is not None
             self.session.end()
             step, loss, metrics = self.framework.result
-            self._hf.trainer.is_in_train = False
+            self._hf.leave()
             return TrainOutput(step, loss, dict(metrics))
         session, self.framework.result = self.session, list(result)
         assert session is not None
-        session.finish(self.framework.progress, self._ending())
+        if not self._hf.is_interrupted:
+            session.finish(self.framework.progress, self._ending())
         session.end()
         return result
 

@@ -17,7 +17,7 @@ from lightning_resume._probe import probe, refuse_unsupported
 from lightning_resume._trainer import TrainerAdapter
 from lightning_resume._tuners import Findings, is_tuner_fit
 from resume_core.candidates import peek, resume_mode
-from resume_core.capture.attributes import AttributeWatch
+from resume_core.capture.attributes import AttributeWatch, changed_note
 from resume_core.capture.loader import loader_warnings
 from resume_core.capture.runconfig import seed_fact
 from resume_core.embedded import ENTRY, EmbeddedSession, Given, look_for_entry
@@ -34,7 +34,10 @@ else:
 __all__ = ["ResumeCallback"]
 
 _LOOK_AT_BATCH = 2  # of an epoch: early, and late enough for what is only made in the first one
-_MAX_NAMES = 10
+_ADVICE = (
+    "keep them in a buffer, a torchmetrics.Metric, or in on_save_checkpoint and on_load_checkpoint (state_dict and "
+    "load_state_dict of a callback)"
+)
 _WHERE_TO_SAVE = f"Save at the end of a hook of these: {', '.join(EXACT_HOOKS)}, or after fit()."
 
 
@@ -203,12 +206,7 @@ class ResumeCallback(Callback):
     def _name_changes(self) -> None:
         names = self._watch.changed() if self._watch is not None else []
         if names:
-            self._log.warning(
-                "attributes that change during training and are in no state: %s. After a resume they are as in a new "
-                "run. Where that matters, keep them in a buffer, a torchmetrics.Metric, or in on_save_checkpoint and "
-                "on_load_checkpoint (state_dict and load_state_dict of a callback).",
-                ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else ""),
-            )
+            self._log.warning("%s", changed_note(names, _ADVICE))
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Without a directory: add what Lightning's checkpoint lacks."""

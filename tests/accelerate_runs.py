@@ -138,3 +138,9 @@ def assert_resumes(job: Job, whole: list[dict[str, Any]], names: Iterable[str], 
 def _end_of(job: Job) -> dict[str, Any]:
     assert job.path("end").exists(), f"{job.name} did not end\n{job.path('log').read_text()[-6000:]}"
     return json.loads(job.path("end").read_text())
+
+
+def assert_part_of(whole: list[dict[str, Any]], part: list[dict[str, Any]]) -> None:
+    """All that ``part`` did, in order, is what the whole run did from some point on."""
+    if part:
+        assert any(whole[at : at + len(part)] == part for at in range(len(whole) - len(part) + 1))

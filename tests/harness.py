@@ -22,6 +22,8 @@ import torch
 
 from resume_core.storage import open_store
 
+# the forkserver finds the modules of this folder by it alone: before Python 3.13 it is not told of sys.path
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 PRELOAD = [
     "lightning.pytorch",
     "torchmetrics",

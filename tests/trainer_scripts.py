@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Any
 
@@ -11,9 +12,12 @@ import torch
 from scripts import Augmented
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 
 from accelerate_resume import Changes, Keep, SaveEvery
 from accelerate_resume.trainer import TrainerResumeCallback
+from resume_core.boundaries import Boundaries
+from resume_core.state import Progress
 
 _OF_THE_CLOCK = ("runtime", "per_second", "model_preparation_time")
 
@@ -57,6 +61,7 @@ class Counting(TrainerCallback, ExportableState):
 
     def __init__(self, job: harness.Job | None = None, done: int = 0) -> None:
         self.recorder = harness.Recorder(job) if job else None
+        self.trainer: Trainer | None = None
         self.resume: TrainerResumeCallback | None = None
         self.done = done
         self.hooks: dict[str, int] = {}
@@ -97,6 +102,8 @@ class Counting(TrainerCallback, ExportableState):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         self._note("on_log", logs=without_times(logs))
+        if self.trainer is not None and self.done == self.recorder.job.options.get("signal behind"):
+            signal_jit(self.trainer)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._note("on_save", at=state.global_step)
@@ -116,6 +123,8 @@ class Recorded(Trainer):
         done, options = self.counting.done, self.job.options
         self.counting._settle()
         self.counting.recorder.pause(done)
+        if done == options.get("signal at"):
+            signal_jit(self)
         loss = super().compute_loss(model, inputs, *args, **kwargs)
         if done in options.get("overflows", ()):
             loss = loss * float("inf")
@@ -170,7 +179,8 @@ def make_trainer(job: harness.Job) -> Recorded:
     validation = Samples(job, 7, "val") if args.eval_strategy != "no" else None
     trainer = Recorded(Net(options), args, train_dataset=Samples(job, job.num_samples), eval_dataset=validation,
                        callbacks=callbacks)  # fmt: skip
-    trainer.job, trainer.counting, counting.resume = job, counting, resume
+    trainer.job, trainer.counting = job, counting
+    counting.resume, counting.trainer = resume, trainer
     if options.get("scaler"):
         trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
     return trainer
@@ -191,7 +201,27 @@ def end(trainer: Recorded, result: Any) -> None:
     )
 
 
+def signal_jit(trainer: Trainer) -> None:
+    """What SIGTERM does, without the seconds that its handler waits."""
+    (found,) = [c for c in trainer.callback_handler.callbacks if isinstance(c, JITCheckpointCallback)]
+    found.jit_manager._enable_checkpoint()
+
+
+def cut_inside_windows() -> None:
+    """Let saves fall there, as they do when a signal asks for one."""
+    plain = Boundaries._decide
+
+    def decide(self: Boundaries, progress: Progress, values: list[Any]) -> dict[str, Any]:
+        return plain(self, dataclasses.replace(progress, in_window=False), values)
+
+    Boundaries._decide = decide  # type: ignore[method-assign]
+
+
 def run(job: harness.Job) -> None:
     torch.set_num_threads(1)
+    if job.options.get("cuts"):
+        cut_inside_windows()
     trainer = make_trainer(job)
-    end(trainer, trainer.train())
+    for _ in range(job.options.get("num_trains", 1)):
+        result = trainer.train()
+    end(trainer, result)

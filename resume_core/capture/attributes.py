@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["AttributeWatch"]
+__all__ = ["AttributeWatch", "changed_note"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.generic)
 _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
 _FRAMEWORKS = frozenset({"torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_fabric", "numpy"})
 _MAX_ITEMS = 32  # looked at in one container or array
 _MAX_DEPTH = 4  # of objects that hold objects
+_MAX_NAMES = 10  # told in one sentence
 
 
 class AttributeWatch:
@@ -133,3 +134,17 @@ def _versions(module: torch.nn.Module) -> list[Any]:
     """What moves when a module is trained or a metric is updated."""
     tensors = [tensor._version for tensor in (*module.parameters(), *module.buffers())]
     return [*tensors, *(getattr(child, "_update_count", None) for child in module.modules())]
+
+
+def changed_note(names: Sequence[str], advice: str) -> str:
+    """What to tell users of attributes that have changed.
+
+    Args:
+        names: of the attributes.
+        advice: what to do where that matters, as the end of a sentence.
+    """
+    shown = ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
+    return (
+        f"attributes that change during training and are in no state: {shown}. After a resume they are as in a new "
+        f"run. Where that matters, {advice}."
+    )

@@ -20,6 +20,7 @@ import torch
 from resume_core.capture.rng import Stream, derive
 
 __all__ = [
+    "GENERATORS",
     "GeneratorLike",
     "OwnedStream",
     "apply_generators",
@@ -31,7 +32,7 @@ __all__ = [
 
 GeneratorLike: TypeAlias = np.random.Generator | np.random.RandomState | torch.Generator | random.Random
 
-_KINDS = (np.random.Generator, np.random.RandomState, torch.Generator, random.Random)
+GENERATORS = (np.random.Generator, np.random.RandomState, torch.Generator, random.Random)
 _MAX_ITEMS = 256  # longer containers hold data, not transforms
 _MAX_OBJECTS = 10_000  # far more than transforms are made of; what is near is found first
 _LEAVES = (
@@ -89,7 +90,7 @@ def _of_class(cls: type) -> tuple[list[types.MemberDescriptorType], list[Generat
     members = [vars(base) for base in cls.__mro__[:-1]]
     slotted = [value for names in members if "__slots__" in names for value in names.values()]
     slots = [value for value in slotted if isinstance(value, types.MemberDescriptorType)]
-    return slots, [value for names in members for value in names.values() if isinstance(value, _KINDS)]
+    return slots, [value for names in members for value in names.values() if isinstance(value, GENERATORS)]
 
 
 def _attributes(value: Any, classes: dict[type, Any]) -> Iterator[Any]:
@@ -116,7 +117,7 @@ def _walk(root: Any) -> Iterator[Any]:
             continue
         seen.add(id(value))
         yield value
-        if not isinstance(value, _KINDS):
+        if not isinstance(value, GENERATORS):
             waiting.extend(_items(value))
             waiting.extend(_attributes(value, classes))
 
@@ -127,7 +128,7 @@ def find_generators(root: Any) -> tuple[GeneratorLike, ...]:
     return tuple(
         value
         for value in _walk(root)
-        if isinstance(value, _KINDS) and id(value) not in shared and not isinstance(value, random.SystemRandom)
+        if isinstance(value, GENERATORS) and id(value) not in shared and not isinstance(value, random.SystemRandom)
     )
 
 
@@ -184,7 +185,7 @@ def find_global_generators(root: Any) -> tuple[str, ...]:
             continue
         seen.add(function.__code__)
         for name, value in _globals_used(function):
-            if isinstance(value, _KINDS) and id(value) not in shared:
+            if isinstance(value, GENERATORS) and id(value) not in shared:
                 names.add(name)
             elif isinstance(value, types.FunctionType) and not _is_installed(value):
                 waiting.append(value)

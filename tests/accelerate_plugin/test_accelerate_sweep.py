@@ -11,7 +11,7 @@ from typing import Any
 
 import harness
 import pytest
-from accelerate_runs import new_job, start, train
+from accelerate_runs import assert_part_of, new_job, start, train
 
 NUM_RUNS, NUM_KILLS = 16, 4
 STYLES = ("plain", "break", "continue", "nested", "nested with break", "in turn", "zip", "alternating", "cycled", "gan")
@@ -33,12 +33,6 @@ def configuration(number: int) -> dict[str, Any]:
         "keep": chance.choice((1, 2, 3)),
         "settle": False,
     }
-
-
-def assert_part_of(whole: list[dict[str, Any]], part: list[dict[str, Any]]) -> None:
-    """All that ``part`` did, in order, is what the whole run did from some point on."""
-    if part:
-        assert any(whole[at : at + len(part)] == part for at in range(len(whole) - len(part) + 1))
 
 
 @pytest.mark.slow
