@@ -122,7 +122,8 @@ class Boundaries:
 
         Args:
             error: what ended it, None when it ran to its end. With one, a failed save is logged and not raised, and
-                several ranks do not meet: it may have ended on one of them alone.
+                several ranks do not meet: it may have ended on one of them alone. When it has ended on all, their save
+                is brought to the directory as well; nobody waits long for the share of another.
 
         Raises:
             SaveFailedError: the last save failed.
@@ -130,6 +131,8 @@ class Boundaries:
         """
         meets = error is None or self._ranks.size == 1
         failure: ResumeError | None = None
+        if not meets:
+            self._ranks.hurry(_PART_S)
         self._saves.wait()
         while failure is None and self._saves.in_flight:
             outcomes = self._saves.outcomes()
@@ -137,8 +140,6 @@ class Boundaries:
                 self._saves.conclude(self._ranks.agree("the end", outcomes, merge) if meets else outcomes, strict=True)
             except (SaveFailedError, SupersededError) as caught:
                 failure = caught
-            if not meets:
-                break
             self._saves.wait()
         if error is not None:
             with suppress(ResumeError, RuntimeError):

@@ -59,6 +59,7 @@ class Ranks:
         self._store, self._timeout_s = store, timeout_s
         self._number = 0
         self._last = ""
+        self._hurry: tuple[float, float] | None = None
 
     @classmethod
     def of_torch(cls, rank: int, size: int) -> Ranks:
@@ -138,6 +139,27 @@ class Ranks:
                 self._get("the parting/0", str(rank), rank)
         else:
             self._put(f"the parting/0/{self.rank}", None)
+
+    def hurry(self, timeout_s: float) -> None:
+        """Training has ended here, perhaps nowhere else: from now on `gives_up` after ``timeout_s`` seconds."""
+        self._hurry = time.monotonic(), timeout_s
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether training has ended without a meeting, so that what other ranks have done is not known."""
+        return self._hurry is not None
+
+    def gives_up(self, since_s: float, timeout_s: float) -> bool:
+        """Whether a wait for other ranks is over; asked in a background thread.
+
+        Args:
+            since_s: when it began, by ``time.monotonic``.
+            timeout_s: how long it may last.
+        """
+        now_s = time.monotonic()
+        if now_s - since_s > timeout_s:
+            return True
+        return self._hurry is not None and now_s - max(since_s, self._hurry[0]) > self._hurry[1]
 
     def tell(self, what: str, message: str) -> None:
         """Leave a message for `told`; no meeting, so a background thread may do it."""

@@ -28,7 +28,7 @@ from resume_core.errors import SaveFailedError
 from resume_core.flights import Flight, Outcomes
 from resume_core.policy import Keep
 from resume_core.scratch import require_room
-from resume_core.shares import bring
+from resume_core.shares import await_commit, bring
 from resume_core.state import State
 from resume_core.storage import (
     Attempt,
@@ -92,6 +92,7 @@ class Saves:
         self._near, self._far = Flight[_Save](), Flight[_Save]()
         self._waiting: _Save | None = None  # for the far way
         self._cleaner = Writer()
+        self._said = set[str]()
         self._scratch: Store | None = None
         self._attempt: Attempt | None = None
         self._slots: CheckpointSlots | None = None
@@ -191,6 +192,7 @@ class Saves:
         scratch = self._lineage.tiers.stores[0]
 
         def write(writer: CheckpointWriter) -> None:
+            await_commit(self._lineage.tiers, source, ranks)
             copy_share(writer, scratch, source, ranks.rank, ranks.size)
 
         def header() -> Mapping[str, Any]:
@@ -221,8 +223,11 @@ class Saves:
         return None if self._pin is None or self._pin(manifest) is None else True
 
     def _say(self, failures: Sequence[str]) -> None:
+        """Once each: what could not be deleted is met again after every save."""
         for problem in failures:
-            self._log.warning("an old checkpoint could not be deleted: %s", problem)
+            if problem not in self._said:
+                self._said.add(problem)
+                self._log.warning("an old checkpoint could not be deleted: %s", problem)
 
     # ---- outcomes
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from resume_core.errors import ResumeError, SaveFailedError, SupersededError
 from resume_core.ranks import Ranks
-from resume_core.storage import CheckpointWriter, Manifest, Slot, Store
+from resume_core.storage import CheckpointRef, CheckpointWriter, Manifest, Slot, Store, Tiers
 
-__all__ = ["bring"]
+__all__ = ["await_commit", "bring"]
 
 _LOOK_S = 0.05  # between two looks for the parts of other ranks
 
@@ -63,6 +63,13 @@ def bring(
         raise
 
 
+def await_commit(tiers: Tiers, ref: CheckpointRef, ranks: Ranks) -> None:
+    """Without a meeting a rank may be here before rank 0 has committed: wait for that, or give up."""
+    start = time.monotonic()
+    while ranks.is_hurried and not tiers.committed(ref) and not ranks.gives_up(start, PARTS_S):
+        time.sleep(_LOOK_S)
+
+
 def _superseded(still_newest: Callable[[], object]) -> SupersededError | None:
     """A newer attempt cleans up after this one, which then fails in odd ways: that it exists explains them all."""
     try:
@@ -79,7 +86,7 @@ def _await_parts(writer: CheckpointWriter, ranks: Ranks, place: str) -> None:
     while missing := writer.missing_ranks():
         waited_s = time.monotonic() - start
         problem = ranks.told(place)
-        if problem is None and waited_s > PARTS_S:
+        if problem is None and ranks.gives_up(start, PARTS_S):
             problem = f"waited {waited_s:.0f} s for ranks {', '.join(map(str, missing[:8]))}"
         if problem is not None:
             raise SaveFailedError(f"{place} was not committed: {problem}", path=place)

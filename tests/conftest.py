@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+import quick_disk  # noqa: F401
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import quick_disk  # noqa: F401
 import torch
 
 from resume_core.storage import open_store

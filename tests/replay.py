@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +143,29 @@ def rest(whole: Run, run: Run) -> list[Any]:
     return whole.events[len(whole.events) - len(run.events) :]
 
 
-def run(directory: Path, build: Callable[[], Parts], *, seed: int, resume: str = "auto", every: bool = True) -> Run:
-    """Train from ``resume`` to the end; with ``every``, save at each boundary."""
-    save = SaveEvery(minutes=1e-9) if every else SaveEvery(minutes=1e9, at_start=False)
+class SavesAt(L.Callback):
+    """Asks for a save at the end of some batches, counted over the run."""
+
+    def __init__(self, cuts: Collection[int]) -> None:
+        self.cuts, self.num_batches = cuts, 0
+
+    def on_train_batch_start(self, trainer: Any, *args: Any) -> None:
+        self.num_batches += 1
+        if self.num_batches in self.cuts:
+            next(c for c in trainer.callbacks if isinstance(c, ResumeCallback))._session.request()
+
+
+def run(
+    directory: Path,
+    build: Callable[[], Parts],
+    *,
+    seed: int,
+    resume: str = "auto",
+    every: bool = True,
+    at: Collection[int] = (),
+) -> Run:
+    """Train from ``resume`` to the end; save at each boundary with ``every``, at the start and there with ``at``."""
+    save = SaveEvery(minutes=1e-9) if every else SaveEvery(minutes=1e9, at_start=bool(at))
     callback = ResumeCallback(
         directory, resume=resume, save=save, keep=Keep(last=999), changes=Changes(allow=("seed",))
     )
@@ -153,7 +173,7 @@ def run(directory: Path, build: Callable[[], Parts], *, seed: int, resume: str =
     parts, events = build(), []
     arguments = QUIET | {"max_epochs": 3, "log_every_n_steps": 2, "num_sanity_val_steps": 1, "logger": Log(events)}
     arguments |= {"default_root_dir": str(directory)} | parts.trainer
-    trainer = L.Trainer(**arguments, callbacks=[Witness(events), callback, Settle(), *parts.callbacks])
+    trainer = L.Trainer(**arguments, callbacks=[Witness(events), callback, Settle(), SavesAt(at), *parts.callbacks])
     trainer.fit(parts.model, **parts.data)
     return Run(parts, trainer, events, end_of(trainer))
 
@@ -211,7 +231,9 @@ def replay(
     Returns:
         The whole run and the resumed ones.
     """
-    whole = run(directory, build, seed=7)
+    cuts = None if cuts is None else list(cuts)
+    known = cuts is not None and min(cuts, default=0) >= 0
+    whole = run(directory, build, seed=7, every=not known, at=cuts if known and cuts else ())
     saved, runs = saved_batches(directory), []
     for cut in usual_cuts(whole) if cuts is None else cuts:
         cut = cut if cut >= 0 else len(whole.batches) + cut

@@ -205,10 +205,12 @@ class CheckpointWriter:
         self._check_name(record.name)
         reader = FileReader([source], ref, record)
         with self._store.open_sink(self._key(record.name), record.size_bytes) as sink:
+            pages: memoryview | None = None
             chunks = iter_chunks(record.size_bytes, record.chunk_bytes)
             for number, (offset_bytes, length_bytes) in enumerate(chunks):
-                # pages of its own for each: the sink may still hold those before, and wants whole ones for O_DIRECT
-                chunk = memoryview(mmap.mmap(-1, length_bytes))
+                if pages is None or not sink.is_done_with_memory:  # whole pages, for O_DIRECT
+                    pages = memoryview(mmap.mmap(-1, length_bytes))
+                chunk = pages[:length_bytes]
                 reader.read_chunk(number, [chunk])
                 sink.write_at(offset_bytes, chunk)
         self._files[record.name] = record

@@ -65,6 +65,10 @@ class Glance(Store):
         """See ``Store.locate``."""
         return self.inner.locate(key)
 
+    def is_lost(self, error: OSError) -> bool:
+        """See ``Store.is_lost``."""
+        return self.inner.is_lost(error)
+
     def list(self, prefix: str) -> Names:
         """As it was at the first look."""
         return sorted(self._marks(prefix))

@@ -50,7 +50,12 @@ class Sink(ABC):
     A normal exit makes the file durable under its key; an exception, of whatever kind, leaves the key as it was.
     Every byte must have been written once by then. The memory that was written from stays unchanged until the block is
     left: it may still be on its way.
+
+    Attributes:
+        is_done_with_memory: whether it may be changed as soon as `write_at` returns.
     """
+
+    is_done_with_memory: bool = False
 
     def __init__(self, path: str, size_bytes: int) -> None:
         self._path = path
@@ -122,6 +127,10 @@ class Store(ABC):
     url: str
     num_parallel_reads: int = 4
     late_writes: bool = False
+
+    def is_lost(self, error: OSError) -> bool:
+        """Whether an error of reading says that the bytes are lost, rather than that they are out of reach."""
+        return False
 
     def locate(self, key: str) -> str:
         """Where ``key`` lies, for messages."""

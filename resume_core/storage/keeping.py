@@ -26,12 +26,19 @@ class Entry:
         header: what its manifest says; empty when that cannot be read.
         is_whole: False when only its weights are left.
         pin: of each kind of pinned ones the newest stays and is not counted; None for all others.
+        problem: why its header cannot be understood, empty when it can: such a one stays, and is not counted.
     """
 
     ref: CheckpointRef
     header: JsonMapping = field(default_factory=dict)
     is_whole: bool = True
     pin: Hashable = None
+    problem: str = ""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether training could go on from it, as far as its manifest tells."""
+        return self.is_whole and self.ref.serial is not None and not self.problem
 
     @property
     def step(self) -> int | None:
@@ -52,7 +59,7 @@ class Entry:
         metrics = self.header.get("metrics")
         try:
             value = float(metrics[name]) if isinstance(metrics, dict) else math.nan  # "inf" is text in strict JSON
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, OverflowError, TypeError, ValueError):
             return None
         return None if math.isnan(value) else value
 
@@ -67,12 +74,13 @@ def judge(line: Sequence[Entry], keep: Keep) -> list[Verdict]:
     whole = _newest(line, keep.last)
     kept = {*_milestones(line, keep.every_steps, lambda entry: entry.step)}
     kept |= {*_milestones(line, keep.every_epochs, lambda entry: entry.num_epochs), *_best(line, keep)}
+    whole |= {place for place, entry in enumerate(line) if entry.problem}
     verdicts: list[Verdict] = []
     num_newer = 0
     for place, entry in enumerate(line):
         is_old = keep.thin_after is not None and num_newer >= keep.thin_after
         verdicts.append("keep" if place in whole else "delete" if place not in kept else "thin" if is_old else "keep")
-        num_newer += verdicts[-1] == "keep" and entry.is_whole and entry.ref.serial is not None
+        num_newer += verdicts[-1] == "keep" and entry.is_sound
     return verdicts
 
 
@@ -88,12 +96,12 @@ def _newest(line: Sequence[Entry], num_kept: int) -> set[int]:
             stays.add(place)
         elif num_counted < num_kept:
             stays.add(place)
-            num_counted += entry.ref.serial is not None and entry.pin is None
+            num_counted += entry.is_sound and entry.pin is None
     return stays
 
 
 def _oldest_first(line: Sequence[Entry]) -> list[tuple[int, Entry]]:
-    return [(place, entry) for place, entry in enumerate(line) if entry.ref.serial is not None][::-1]
+    return [(place, e) for place, e in enumerate(line) if e.ref.serial is not None and not e.problem][::-1]
 
 
 def _milestones(line: Sequence[Entry], every: int | None, count: Callable[[Entry], int | None]) -> list[int]:

@@ -40,7 +40,7 @@ from resume_core.storage.paths import (
     parse_attempt_folder,
     parse_checkpoint_folder,
 )
-from resume_core.storage.read import read_weights_manifest
+from resume_core.storage.read import read_small, read_weights_manifest
 from resume_core.storage.sealed import JsonMapping
 from resume_core.storage.tiers import Tiers
 
@@ -298,7 +298,7 @@ class Lineage:
         key = join_key(folder, ATTEMPT_FILE)
         path = self.store.locate(key)
         try:
-            attempt = Attempt.from_bytes(self.store.read(key), path=path)
+            attempt = Attempt.from_bytes(read_small(self.store, key), path=path)
         except FileNotFoundError:
             lost = CorruptCheckpointError(f"{path} is missing, but {folder} has checkpoints", path=path)
             return lost if self.checkpoints(folder) else None

@@ -11,8 +11,10 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from resume_core.storage.digest import BytesLike, byte_view
 from resume_core.storage.direct import DirectFile
@@ -21,10 +23,16 @@ from resume_core.storage.paths import temporary_name, validate_key
 
 __all__ = ["LocalStore"]
 
+_T = TypeVar("_T")
+
 # What link(2) answers on file systems without hard links (FAT, some FUSE and network mounts).
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
 # What fsync(2) answers for a folder where the file system has no such notion.
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
+
+# What read(2) answers for a place on the disk that has gone bad, or whose checksum does not fit (btrfs, ext4, XFS).
+_LOST = frozenset({errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)})
+_READ_TRIES, _READ_PAUSE_S = 3, 0.2  # a mount over a network answers EIO for what passes
 
 _MAX_VIEWS = 1024  # of one system call: IOV_MAX of Linux and macOS
 _FOLDER_BYTES = 4096  # a new folder takes a block, on most file systems
@@ -69,11 +77,20 @@ class LocalStore(Store):
         with _explained(self.url, path, size_bytes):
             return _LocalSink(self.url, path, size_bytes)
 
+    def is_lost(self, error: OSError) -> bool:
+        """See ``Store.is_lost``."""
+        return error.errno in _LOST
+
     def read(self, key: str) -> bytes:
         """See ``Store.read``."""
-        with _missing(self._path(key)) as path, open(path, "rb") as file:
-            refuse_large(path, os.fstat(file.fileno()).st_size)
-            return file.read()
+
+        def once() -> bytes:
+            with open(path, "rb") as file:
+                refuse_large(path, os.fstat(file.fileno()).st_size)
+                return file.read()
+
+        with _missing(self._path(key)) as path:
+            return _insisting(once)
 
     def size(self, key: str) -> int:
         """See ``Store.size``."""
@@ -88,9 +105,14 @@ class LocalStore(Store):
 
     def read_scattered(self, key: str, offset_bytes: int, views: Sequence[memoryview]) -> None:
         """See ``Store.read_scattered``. The kernel writes straight into the views, many of them in one call."""
-        with _missing(self._path(key)) as path, open(path, "rb", buffering=0) as file:
-            file.seek(offset_bytes)
-            _fill(file.fileno(), [view for view in views if view.nbytes], path)
+
+        def once() -> None:
+            with open(path, "rb", buffering=0) as file:
+                file.seek(offset_bytes)
+                _fill(file.fileno(), [view for view in views if view.nbytes], path)
+
+        with _missing(self._path(key)) as path:
+            _insisting(once)
 
     def list(self, prefix: str) -> Names:
         """See ``Store.list``."""
@@ -195,6 +217,18 @@ class LocalStore(Store):
         return True
 
 
+def _insisting(read: Callable[[], _T]) -> _T:
+    """``read()``, and again where the disk may do better at the next try."""
+    for _ in range(_READ_TRIES - 1):
+        try:
+            return read()
+        except OSError as error:
+            if error.errno not in _LOST:
+                raise
+            time.sleep(_READ_PAUSE_S)
+    return read()
+
+
 def _fill(fd: int, views: list[memoryview], path: str) -> None:
     start = 0
     while start < len(views):
@@ -242,6 +276,8 @@ def _existing(folder: str) -> str:
 
 
 class _LocalSink(Sink):
+    is_done_with_memory = True
+
     def __init__(self, root: str, path: str, size_bytes: int) -> None:
         super().__init__(path, size_bytes)
         self._root = root

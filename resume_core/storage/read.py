@@ -10,7 +10,7 @@ from functools import partial
 from typing import NoReturn
 
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
-from resume_core.storage.digest import CHUNK_BYTES, BytesLike, byte_view, digest, digest_of, iter_chunks
+from resume_core.storage.digest import CHUNK_BYTES, BytesLike, digest, digest_of, iter_chunks
 from resume_core.storage.interface import Store, scatter
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest
 from resume_core.storage.parallel import run_all
@@ -21,8 +21,8 @@ __all__ = [
     "digest_file",
     "nearest_manifest",
     "read_file",
-    "read_file_into",
     "read_manifest",
+    "read_small",
     "read_weights_manifest",
     "verify",
 ]
@@ -63,10 +63,27 @@ def read_weights_manifest(store: Store, ref: CheckpointRef) -> Manifest:
         raise CheckpointNotFoundError(f"no weights alone at {store.locate(ref.path)}", path=path) from error
 
 
+def read_small(store: Store, key: str) -> bytes:
+    """All bytes of a small file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CorruptCheckpointError: its bytes are lost, or far too many.
+        OSError: the store cannot be read.
+    """
+    try:
+        return store.read(key)
+    except OSError as error:
+        if not store.is_lost(error):
+            raise
+        path = store.locate(key)
+        raise CorruptCheckpointError(f"{path} cannot be read any more: {error}", path=path) from error
+
+
 def _read_manifest(store: Store, ref: CheckpointRef, name: str, kind: str) -> Manifest:
     key = join_key(ref.path, name)
     path = store.locate(key)
-    manifest = Manifest.from_bytes(store.read(key), path=path, kind=kind)
+    manifest = Manifest.from_bytes(read_small(store, key), path=path, kind=kind)
     if (manifest.attempt, manifest.checkpoint) != (ref.attempt, ref.name):
         raise CorruptCheckpointError(f"{path} is the manifest of {manifest.ref.path}: files were moved", path=path)
     return manifest
@@ -86,22 +103,6 @@ def read_file(stores: Sequence[Store], ref: CheckpointRef, record: FileRecord) -
         OSError: a store cannot be read, and no other has what was sought there.
     """
     return FileReader(stores, ref, record).read()
-
-
-def read_file_into(
-    stores: Sequence[Store], ref: CheckpointRef, record: FileRecord, view: memoryview | bytearray
-) -> None:
-    """Read one file into memory of the caller, checked chunk by chunk.
-
-    Raises:
-        ValueError: the view is not of the file's size.
-        CorruptCheckpointError: as for ``read_file``; the view then holds bytes that must not be used.
-        OSError: as for ``read_file``.
-    """
-    target = byte_view(view)
-    if target.nbytes != record.size_bytes:
-        raise ValueError(f"{record.name} has {record.size_bytes} bytes, the memory for it {target.nbytes}")
-    FileReader(stores, ref, record).read_scattered([target])
 
 
 def verify(stores: Sequence[Store], ref: CheckpointRef) -> Manifest:
@@ -172,7 +173,10 @@ class _Problem:
     @property
     def is_damage(self) -> bool:
         """False when the system refused: the bytes may be there."""
-        return self.error is None or isinstance(self.error, FileNotFoundError | EOFError)
+        error = self.error
+        if error is None or isinstance(error, FileNotFoundError | EOFError):
+            return True
+        return isinstance(error, OSError) and self.store.is_lost(error)
 
 
 class FileReader:

@@ -6,6 +6,7 @@ What goes, always the manifest first, so that a kill in between leaves an uncomm
 - of those that it keeps without their training state, everything but the weights;
 - checkpoints of older attempts of the same run that are on no line any more (a zombie's, or those of a branch that was
   left), once the current attempt has ``keep.last`` of its own: until then a restart may want to be undone;
+- what is left of a claim that was cut short, once a later number is claimed;
 - uncommitted folders of older attempts, and those of our own at a lower step than our newest committed checkpoint (one
   save is brought to a tier at a time, and it is never at a lower step than what is committed there).
 
@@ -91,15 +92,16 @@ def prune(
         What was deleted and what could not be. Nothing is raised: a failure costs space, never the run.
     """
     store = store or lineage.store
-    view = lineage.glance(store)
+    view, odd = lineage.glance(store), list[str]()
     try:
         view.check_newest(attempt)
-        tasks = list(_tasks(view, keep, attempt, pin))
+        tasks = list(_tasks(view, keep, attempt, pin, odd))
     except SupersededError:
         return Pruned()
     except (OSError, CorruptCheckpointError) as error:
         return Pruned(failures=(f"nothing was pruned: {error}",))
-    return _done(store, tasks, spare)
+    pruned = _done(store, tasks, spare)
+    return replace(pruned, failures=(*odd, *pruned.failures))
 
 
 def clean(lineage: Lineage, attempt: Attempt) -> Pruned:
@@ -125,6 +127,9 @@ def _clean_tier(view: Lineage, store: Store, attempt: Attempt) -> Pruned:
         view.check_newest(attempt)
         older = _older(view, attempt)
         left = _done(store, [(folder, None) for name in older for folder in _uncommitted(seen, name)])
+        for name in _cut_short(view, seen, attempt):
+            _delete_temporaries(seen, store, name)
+            store.delete_empty(name)
         for name in older:
             _delete_temporaries(seen, store, name)
             if seen is not view.store and store.list(name) == [ATTEMPT_FILE]:
@@ -136,6 +141,16 @@ def _clean_tier(view: Lineage, store: Store, attempt: Attempt) -> Pruned:
     except OSError as error:
         return Pruned(failures=(f"what earlier attempts left in {store.url} was not cleaned: {error}",))
     return left
+
+
+def _cut_short(view: Lineage, seen: Store, attempt: Attempt) -> Iterator[str]:
+    """Folders of older numbers that hold the beginning of an ``attempt.json`` and nothing else: a kill in the claim."""
+    for name in view.store.list(""):
+        place = parse_attempt_folder(name)
+        if place is not None and place[0] < attempt.number:
+            found = {parse_temporary_name(file) for file in seen.list(name)}
+            if found == {ATTEMPT_FILE}:
+                yield name
 
 
 def _delete_temporaries(seen: Store, store: Store, attempt: str) -> None:
@@ -163,9 +178,10 @@ def _done(store: Store, tasks: list[_Task], spare: Callable[[], Collection[str]]
     return Pruned(tuple(deleted), tuple(failures), tuple(thinned))
 
 
-def _tasks(view: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None) -> Iterator[_Task]:
+def _tasks(view: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None, odd: list[str]) -> Iterator[_Task]:
     own = view.checkpoints(attempt.name)
     line, is_whole = _line(view, attempt, pin)
+    odd += [f"{entry.ref.path} stays: {entry.problem}" for entry in line if entry.problem]
     for entry, verdict in reversed(list(zip(line, judge(line, keep), strict=True))):
         if verdict != "keep":
             yield entry.ref.path, entry.ref if verdict == "thin" else None
@@ -212,7 +228,10 @@ def _entry(view: Lineage, ref: CheckpointRef, weights: Manifest | None, pin: _Pi
         manifest = view.read_manifest(ref)
     except (CorruptCheckpointError, CheckpointNotFoundError):
         return Entry(CheckpointRef(ref.attempt, ref.name))
-    return Entry(ref, manifest.header, pin=pin and pin(manifest))
+    try:
+        return Entry(ref, manifest.header, pin=pin and pin(manifest))
+    except CorruptCheckpointError as error:
+        return Entry(ref, manifest.header, problem=str(error))
 
 
 def _relatives(lineage: Lineage, attempt: Attempt) -> set[str]:

@@ -65,6 +65,10 @@ class Tiers:
             found = store.read(key)
         except (FileNotFoundError, PermissionError):  # not there, or another user's in a place that many share
             return False
+        except OSError as error:
+            if store.is_lost(error):
+                return False
+            raise
         if attempt not in self._claims:
             try:
                 self._claims[attempt] = self.directory.read(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import crafted
 import pytest
 
 from resume_core import Keep, SaveEvery
@@ -91,3 +92,12 @@ def test_a_checkpoint_of_weights_alone_is_never_gone_on_from_and_naming_it_says_
     assert list(lineage.candidates()) == []
     with pytest.raises(CheckpointNotFoundError, match="holds no checkpoint"):
         start(directory, resume="must")
+
+
+def test_a_header_made_by_hand_keeps_that_checkpoint_alone_and_is_said_once(tmp_path, start, caplog):
+    run = start(tmp_path, save=EVERY, keep=Keep(last=2)).train(2)
+    run.session.wait()
+    crafted.change(next(tmp_path.glob("attempt-*/step-000000001/manifest.json")), "manifest", header={"finished": "x"})
+    run.train(4).session.end()
+    assert steps(str(tmp_path)) == [1, 5, 6]
+    assert caplog.text.count("step-000000001 stays: the header of") == 1

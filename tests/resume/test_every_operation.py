@@ -25,8 +25,7 @@ def leftovers(directory):
     """What lies there beside committed checkpoints and the attempts' own files."""
     whole = {path.parent for path in directory.glob("attempt-*/step-*/manifest.json")}
     found = [path for path in directory.rglob("*") if path.is_file() and path.parent not in whole]
-    # a claim that was cut short is a number that is not given out again
-    return [path for path in found if "attempt.json" not in path.name]
+    return [path for path in found if path.name != "attempt.json"]
 
 
 def check_resumed(killed, expected):

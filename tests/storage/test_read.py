@@ -17,7 +17,6 @@ from resume_core.storage import (
     commit,
     open_store,
     read_file,
-    read_file_into,
     read_manifest,
     verify,
 )
@@ -176,15 +175,6 @@ def test_no_manifest_is_no_checkpoint(store, ref):
     store.delete(f"{ref.path}/manifest.json")
     with pytest.raises(CheckpointNotFoundError, match="no committed checkpoint"):
         verify([store], ref)
-
-
-def test_a_file_can_be_read_into_memory_of_the_caller(store, ref):
-    record = record_of(store, ref)
-    buffer = bytearray(record.size_bytes)
-    read_file_into([store], ref, record, memoryview(buffer))
-    assert bytes(buffer) == payload("a", MODEL)
-    with pytest.raises(ValueError, match="the memory for it 3"):
-        read_file_into([store], ref, record, bytearray(3))
 
 
 def test_an_empty_file_is_read(store, run):

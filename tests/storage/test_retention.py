@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from resume_core.errors import CorruptCheckpointError
 from resume_core.policy import Keep
 from resume_core.storage import Pruned, clean, prune
 
@@ -116,6 +117,31 @@ def test_leftovers_of_older_attempts_go(store):
     assert not [key for key in tree(store) if key.endswith(".tmp")]
     assert sorted(store.list(first.attempt.name)) == ["attempt.json", "step-000000001"]
     assert load(store, a) == "s1"
+
+
+def test_what_is_left_of_a_claim_that_was_cut_short_goes_and_one_that_is_being_made_stays(store):
+    store.put("attempt-0001-0000/.attempt.json.0123abcd.tmp", b"half")
+    run = Run(store)  # takes number 2, as that one is given out
+    store.put("attempt-0002-0000/.attempt.json.0123abcd.tmp", b"half")
+    store.put("attempt-0001-1111/theirs", b"theirs")
+    store.put("attempt-0001-1111/.attempt.json.0123abcd.tmp", b"half")
+    assert run.attempt.number == 2
+    assert clean(run.lineage, run.attempt).failures == ()
+    left = [key for key in tree(store) if key.endswith(".tmp")]
+    assert left == ["attempt-0001-1111/.attempt.json.0123abcd.tmp", "attempt-0002-0000/.attempt.json.0123abcd.tmp"]
+
+
+def test_a_header_that_cannot_be_understood_spares_that_checkpoint_alone(store):
+    run = Run(store)
+    refs = [run.save(step, "odd" if step == 2 else "") for step in range(1, 6)]
+
+    def pin(manifest):
+        if manifest.header["tag"] == "odd":
+            raise CorruptCheckpointError("its header says fit 'x'")
+
+    pruned = prune(run.lineage, Keep(last=2), run.attempt, pin)
+    assert folders(store) == paths([refs[1], refs[3], refs[4]])
+    assert pruned.failures == (f"{refs[1].path} stays: its header says fit 'x'",)
 
 
 def test_own_leftovers_go_when_a_later_step_is_committed_and_a_save_in_flight_stays(store):
