@@ -81,6 +81,12 @@ def directory(request, tmp_path):
 
 
 @pytest.fixture
+def near(tmp_path):
+    """A scratch."""
+    return tmp_path / "scratch"
+
+
+@pytest.fixture
 def start():
     return Run
 
