@@ -103,8 +103,8 @@ def checkpoints(job: Job, attempt: int = 1) -> dict[str, dict[str, Any]]:
     return dict(sorted(found.items(), key=lambda item: (item[1]["batch"], item[1]["epoch"], len(item[0]), item[0])))
 
 
-def some(names: list[str], num: int, seed: int = 0) -> list[str]:
-    """The first, the last, and a few between."""
+def some(names: list[str], num: int, seed: int | str = 0) -> list[str]:
+    """The first, the last, and a few between; another ``seed`` takes others."""
     if len(names) <= num:
         return names
     between = random.Random(seed).sample(range(1, len(names) - 1), num - 2)

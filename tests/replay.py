@@ -207,13 +207,13 @@ def saved_batches(directory: Path, attempt: int = 1) -> dict[int, str]:
 
 
 def usual_cuts(whole: Run) -> list[int]:
-    """Near the start, inside an epoch, around the end of one, and around the end of the run."""
+    """Inside an epoch, around the end of one, and at the end of the run."""
     ends, num_batches = [], 0
     for event in whole.events:
         num_batches += event[0] == "batch"
         ends += [num_batches] if event[0] == "epoch end" else []
     first = ends[0]
-    return sorted({1, first - 1, first, first + 1, ends[-1] - 1, ends[-1]} - {0})
+    return sorted({first - 1, first, first + 1, ends[-1]} - {0})
 
 
 def replay(

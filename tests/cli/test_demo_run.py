@@ -96,6 +96,7 @@ def test_stopping_the_demo_ends_its_processes(tmp_path, fake, monkeypatch, name)
     started = []
     start = Children.start
     monkeypatch.setattr(Children, "start", lambda *args: started.append(start(*args)) or started[-1])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     threading.Timer(0.5, os.kill, (os.getpid(), getattr(signal, name))).start()
     before = signal.getsignal(signal.SIGTERM)
     code, text = fake(tmp_path, "hang")

@@ -63,7 +63,7 @@ def sweep(killed, all_deaths, expected, *, rank=0, before=None):
             raise
 
 
-@nth(1, 41)
+@nth(1, 71)
 def test_a_kill_anywhere_in_the_first_start_changes_nothing(tmp_path, nth):
     expected, (operations,) = of_whole_run(tmp_path)
     assert {"fallocate", "fsync", "link", "mkdir", "open", "pwrite", "replace", "rmdir", "unlink"} <= {*operations}
@@ -91,7 +91,7 @@ def test_a_kill_of_either_rank_anywhere_changes_nothing(tmp_path, nth, rank):
 
 
 @pytest.mark.parametrize("is_wiped", [False, True], ids=["scratch left", "scratch gone"])
-@nth(1, 61)
+@nth(1, 97)
 def test_a_kill_anywhere_with_a_scratch_changes_nothing(tmp_path, nth, is_wiped):
     def over_a_scratch(name):
         scratch = tmp_path / name / "scratch"
@@ -115,7 +115,7 @@ def test_a_kill_anywhere_with_a_scratch_changes_nothing(tmp_path, nth, is_wiped)
             assert leftovers(killed.folders[0]) == [], death
 
 
-@nth(8, 170)
+@nth(8, 210)
 def test_a_kill_in_a_save_of_a_trainer_changes_nothing(tmp_path, nth):
     whole = Job(str(tmp_path), "whole", str(tmp_path / "whole"), epochs=1, keep=1, settle=True)
     counted = whole.but(name="counted", directory=str(tmp_path / "counted"), options={"dies_at": None})

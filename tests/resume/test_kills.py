@@ -37,7 +37,7 @@ def test_a_cut_at_any_batch_changes_nothing(tmp_path, reference, cut):
     [({"workers": 2}, {"workers": 2}), ({"workers": 2, "persistent": True},) * 2, ({"workers": 4}, {"workers": 0})],
     ids=["2 workers", "2 persistent workers", "4 then 0 workers"],
 )
-@pytest.mark.parametrize("cut", [3, 9, 10])
+@pytest.mark.parametrize("cut", [3, pytest.param(9, marks=pytest.mark.slow), 10])
 def test_workers_change_nothing(tmp_path, reference, before, after, cut):
     first = new_job(tmp_path, **before)
     kill_at(first, cut)
@@ -68,8 +68,8 @@ def test_a_kill_before_the_first_periodic_save_goes_on_from_the_save_at_the_star
 
 @pytest.mark.parametrize(
     ("total", "num_samples"),
-    [(30, 120), pytest.param(200, 640, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
-    ids=["30", "200"],
+    [(15, 80), pytest.param(200, 640, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+    ids=["15", "200"],
 )
 def test_kills_at_random_moments_change_nothing(tmp_path, total, num_samples):
     directory = str(tmp_path / "reference")

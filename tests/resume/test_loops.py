@@ -38,7 +38,10 @@ def first_of(tmp_path, kind, **changes):
     )
 
 
-@pytest.mark.parametrize("where", ["at two places", pytest.param("wherever it is cut", marks=pytest.mark.slow)])
+ENDS = ("accumulation", "an end by steps", "an end by steps at the end of an epoch", "windows that grow", "two loaders")
+
+
+@pytest.mark.parametrize("where", ["amid an epoch", pytest.param("wherever it is cut", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_loop_goes_on_exactly(tmp_path, kind, where):
     whole = first_of(tmp_path, kind, name="reference", directory=str(tmp_path / "reference"))
@@ -47,8 +50,8 @@ def test_each_kind_of_loop_goes_on_exactly(tmp_path, kind, where):
     per_epoch = 3 if kind in ("part of an epoch", "an epoch that is left early") else 5
     window = 2 if kind == "accumulation" else 1
     inner = {3, 4} if kind in ("manual optimization", "two loaders of unknown length") else set()
-    cuts = {per_epoch + 2, num_batches} | inner
-    for cut in sorted(cuts if where == "at two places" else cuts | {2, per_epoch, num_batches - 1}):
+    cuts = {per_epoch + 2} | inner | ({num_batches} if kind in ENDS else set())
+    for cut in sorted(cuts if where == "amid an epoch" else cuts | {2, per_epoch, num_batches - 1, num_batches}):
         first = first_of(tmp_path, kind, name=f"first-{cut}", directory=str(tmp_path / f"ckpt-{cut}"), workers=cut % 2)
         done = cut % per_epoch
         at_end = cut == num_batches or (done == 0 and cut > per_epoch)

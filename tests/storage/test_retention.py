@@ -261,13 +261,13 @@ def test_links_in_a_folder_are_removed_only_under_our_names_and_never_followed(l
 
 
 def test_a_run_of_many_attempts_is_pruned_as_fast_as_it_is_long(store):
-    # each attempt names its predecessor twice, as parent and as origin: followed apart they are 2**60 ways back
+    # each attempt names its predecessor twice, as parent and as origin: followed apart they are 2**35 ways back
     run = Run(store)
     saved = run.save(0)
-    for step in range(1, 60):
+    for step in range(1, 35):
         run = Run(store, restored_from=saved)
         saved = run.save(step)
-    newest = [saved, run.save(60)]
+    newest = [saved, run.save(35)]
     assert run.prune(2).failures == ()
     assert folders(store) == sorted(paths(newest))
 
