@@ -9,7 +9,7 @@
     write(image.buffer), write(dumps(flat.structure))
     target = make_target(parse_header(beginning, size_bytes=size_bytes))
     read(target.memory)
-    tree = unflatten(loads(text), target.tensors)           # or with parse(bytes_of_the_file), when they are at hand
+    tree = unflatten(loads(text), target.tensors)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from resume_core.image.arena import Arena
 from resume_core.image.layout import Entry, Layout
 from resume_core.image.loose import loose
 from resume_core.image.memory import Memory
-from resume_core.image.read import Header, Stored, header_bytes, parse, parse_header
+from resume_core.image.read import Header, Stored, header_bytes, parse_header
 from resume_core.image.replicas import OwnPart, fingerprint, own_part, with_own_part
 from resume_core.image.stage import FileSpec, Image, Stager
 from resume_core.image.structure import Flat, Recorded, dumps, flatten, loads, register_leaf, unflatten
@@ -40,7 +40,6 @@ __all__ = [
     "Stager",
     "FileSpec",
     "Image",
-    "parse",
     "parse_header",
     "header_bytes",
     "Header",

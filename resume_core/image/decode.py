@@ -23,7 +23,7 @@ def unflatten(structure: Any, tensors: Mapping[str, torch.Tensor], *, plain: boo
 
     Args:
         structure: :attr:`Flat.structure`, or what :func:`loads` read.
-        tensors: name to tensor as :func:`parse` gives them: in the types and shapes of the file's header.
+        tensors: name to tensor, in the types and shapes of the file's header.
         plain: whether the file was laid out in C order (``Layout.plan(..., plain=True)``).
         path: the file, for messages.
 

@@ -1,4 +1,4 @@
-"""Tensors over the bytes of a safetensors file, after checking everything that a file can get wrong."""
+"""What a safetensors file holds and where, after checking everything that a header can get wrong."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import torch
 from resume_core.errors import CorruptCheckpointError
 from resume_core.image.dtypes import BY_CODE
 from resume_core.image.layout import MAX_HEADER_BYTES
-from resume_core.image.quiet import plain_tensors
 from resume_core.image.text import loads
 
 Buffer = bytes | bytearray | memoryview
-"""What :func:`parse` takes."""
+"""A file in memory, or its beginning."""
 
 _MAX_DIMS = 64
 _MAX_ELEMENTS = 2**62
@@ -54,25 +53,6 @@ class Header:
     size_bytes: int
 
 
-def parse(buffer: Buffer, *, path: str = "") -> dict[str, torch.Tensor]:
-    """Tensors of a safetensors file, each over its own part of ``buffer``.
-
-    Args:
-        buffer: the whole file. Writable, and the tensors share its memory; a read-only one is copied first.
-        path: the file, for messages.
-
-    Returns:
-        Name to tensor, in the types and shapes of the header: what :func:`unflatten` takes.
-
-    Raises:
-        CorruptCheckpointError: not a file of this format, whole and without holes.
-    """
-    header = parse_header(buffer, path=path)
-    writable = bytearray(buffer) if memoryview(buffer).readonly else buffer
-    with plain_tensors():
-        return {name: _tensor(stored, writable) for name, stored in header.stored.items()}
-
-
 def header_bytes(beginning: Buffer) -> int:
     """Bytes from the start of a file to its data, as its first eight say; no more than a header may have.
 
@@ -91,7 +71,7 @@ def parse_header(buffer: Buffer, *, path: str = "", size_bytes: int | None = Non
         size_bytes: of the whole file when ``buffer`` is only its beginning.
 
     Raises:
-        CorruptCheckpointError: as :func:`parse`.
+        CorruptCheckpointError: not a file of this format, whole and without holes.
     """
     view = memoryview(buffer).cast("B")
     size_bytes = len(view) if size_bytes is None else size_bytes
@@ -150,12 +130,3 @@ def _check_cover(stored: Mapping[str, Stored], start: int, size_bytes: int) -> N
         end += entry.nbytes
     if end != size_bytes:
         raise ValueError(f"it has {size_bytes} bytes, its header describes {end}")
-
-
-def _tensor(stored: Stored, buffer: Buffer) -> torch.Tensor:
-    """A tensor with a storage of its own size, so that saving or deep-copying it does not take the whole file."""
-    if stored.nbytes == 0:
-        return torch.empty(stored.shape, dtype=stored.dtype, device="cpu")
-    raw = torch.frombuffer(buffer, dtype=torch.uint8, count=stored.nbytes, offset=stored.offset)
-    aligned = raw if raw.data_ptr() % stored.dtype.itemsize == 0 else raw.clone()
-    return aligned.view(stored.dtype).view(stored.shape)

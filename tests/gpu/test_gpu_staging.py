@@ -4,8 +4,9 @@ import gc
 
 import pytest
 import torch
+from parsing import parse
 
-from resume_core.image import Arena, FileSpec, Stager, flatten, parse, unflatten
+from resume_core.image import Arena, FileSpec, Stager, flatten, unflatten
 
 
 def big_state(scale=1.0, num=8, side=2048):

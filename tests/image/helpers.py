@@ -5,8 +5,9 @@ from collections import defaultdict
 
 import numpy as np
 import torch
+from parsing import parse
 
-from resume_core.image import Arena, FileSpec, Stager, dumps, flatten, loads, parse, unflatten
+from resume_core.image import Arena, FileSpec, Stager, dumps, flatten, loads, unflatten
 
 
 def staged(tree, *, plain=False, name="training.safetensors"):

@@ -4,9 +4,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parsing import parse
 
 from resume_core.errors import UnsupportedStateError
-from resume_core.image import Arena, FileSpec, Memory, Stager, flatten, parse, unflatten
+from resume_core.image import Arena, FileSpec, Memory, Stager, flatten, unflatten
 from tests.image.helpers import assert_same
 
 POOL = [torch.arange(12.0).reshape(3, 4) + i for i in range(3)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
+from parsing import parse
 
 from resume_core.image import (
     Arena,
@@ -14,7 +15,6 @@ from resume_core.image import (
     fingerprint,
     flatten,
     own_part,
-    parse,
     unflatten,
     with_own_part,
 )

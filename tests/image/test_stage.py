@@ -4,8 +4,9 @@ import threading
 
 import pytest
 import torch
+from parsing import parse
 
-from resume_core.image import Arena, FileSpec, Stager, flatten, parse, unflatten
+from resume_core.image import Arena, FileSpec, Stager, flatten, unflatten
 from resume_core.image.progress import Progress
 from tests.image.helpers import assert_same
 
