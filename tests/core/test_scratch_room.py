@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from resume_core import SaveEvery, saves
+from resume_core import Keep, SaveEvery, saves, schedule
 from resume_core.storage import Lineage, open_store, verify
 
 EVERY = SaveEvery(steps=1, minutes=None)
@@ -75,3 +75,37 @@ def test_shared_memory_works_as_a_scratch(start, tmp_path):
         assert start(str(tmp_path / "run"), scratch=near).restored.tier == str(near)
     finally:
         shutil.rmtree(near, ignore_errors=True)
+
+
+def test_when_both_tiers_are_full_training_goes_on_and_what_was_there_is_whole(
+    start, toy, small_disk, monkeypatch, caplog
+):
+    monkeypatch.setattr(schedule, "RETRY_S", 0.0)
+    arguments = {"scratch": small_disk / "fast", "save": EVERY, "keep": Keep(last=1)}
+    run = start(str(small_disk / "run"), large(toy, 40_000), **arguments)
+    run.train(2).session.wait()
+    other = small_disk / "other"
+    other.write_bytes(bytes(shutil.disk_usage(small_disk).free - 20_000))
+    for _ in range(8):
+        run.train(1)
+        run.session._saves.wait()
+        if "checkpoints are intact" in caplog.text:
+            break
+    assert "older checkpoints are intact" in caplog.text
+    assert "bytes are needed" in caplog.text
+    lineage = Lineage(open_store(small_disk / "run"))
+    newest = next(iter(lineage.candidates()))
+    verify([lineage.store], newest)
+    assert int(newest.name[5:14]) < run.num
+    assert sorted(small_disk.rglob("*.tmp")) == []
+    other.unlink()
+    failed_at = run.num
+    for _ in range(4):
+        run.train(1)
+        run.session._saves.wait()
+    run.session.end()
+    newest = next(iter(lineage.candidates()))
+    assert int(newest.name[5:14]) > failed_at
+    again = start(str(small_disk / "run"), large(toy, 40_000), **arguments)
+    assert again.restored.ref.name == newest.name
+    again.session.end()
