@@ -154,7 +154,7 @@ actions = st.one_of(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(keep=st.sampled_from(KEEPS), script=st.lists(actions, max_size=14))
 def test_whatever_happens_the_newest_loads_and_what_the_rules_keep_stays(keep, script):
     store = open_store(f"memory://{uuid.uuid4().hex}")
