@@ -34,10 +34,13 @@ class Keeps(Model):
         self.samples += ids([batch])
 
 
+@pytest.mark.parametrize(
+    "cuts", [pytest.param([2, -2], id="both epochs", marks=pytest.mark.slow), pytest.param([-2], id="the second")]
+)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_of_loader_goes_on_with_what_was_not_consumed(tmp_path, kind):
+def test_a_kind_of_loader_goes_on_with_what_was_not_consumed(tmp_path, kind, cuts):
     limit = {"limit_train_batches": 5} if kind.startswith("single") else {}
-    _, runs = replay(tmp_path, lambda: parts(KINDS[kind](), model=Keeps, max_epochs=2, **limit), [2, -2])
+    _, runs = replay(tmp_path, lambda: parts(KINDS[kind](), model=Keeps, max_epochs=2, **limit), cuts)
     for again in runs if kind in READS_ONCE else ():
         reads = dict(enumerate(again.parts.data["train_dataloaders"].dataset.reads.tolist()))
         assert {index: times for index, times in reads.items() if times} == collections.Counter(
@@ -63,7 +66,7 @@ def test_workers_may_change_and_be_far_ahead(tmp_path, kind):
     replay(
         tmp_path,
         lambda: parts(shuffled(**before), valid=shuffled(8, **before), max_epochs=2),
-        [per_epoch - 2, per_epoch + 1, 2 * per_epoch - 1],
+        [per_epoch - 2, per_epoch + 1],
         rebuild=lambda: parts(shuffled(**after), valid=shuffled(8, **after), max_epochs=2),
     )
 
@@ -99,7 +102,7 @@ def test_loaders_of_different_length_go_on_together(tmp_path, collection, mode):
     def build():
         return parts(CombinedLoader(COLLECTIONS[collection](), mode), max_epochs=2)
 
-    whole, _ = replay(tmp_path, build, [1, 2, 3] if mode == "min_size" else [1, 3, 4, 7, 11])
+    whole, _ = replay(tmp_path, build, [1, 2, 3] if mode == "min_size" else [3, 4, 11])
     shortest = 2 if collection != "dict" else 3
     assert len(whole.batches) == 2 * (shortest if mode == "min_size" else len(shuffled()))
 
@@ -130,11 +133,11 @@ def test_several_validation_loaders_draw_what_they_drew(tmp_path, mode):
 
 
 LIMITS = {
-    "a number of batches": ({"limit_train_batches": 3}, [1, 2, 3, 4, 9]),
-    "a part of the batches": ({"limit_train_batches": 0.7}, [1, 3, 4, 5, 12]),
-    "a number to overfit": ({"overfit_batches": 2}, [1, 2, 3, 5]),
+    "a number of batches": ({"limit_train_batches": 3}, [2, 3, 4]),
+    "a part of the batches": ({"limit_train_batches": 0.7}, [3, 4, 5]),
+    "a number to overfit": ({"overfit_batches": 2}, [1, 2, 5]),
     "a part to overfit": ({"overfit_batches": 0.5}, [1, 3, 4, 8]),
-    "steps up to the end of an epoch": ({"max_steps": 12, "max_epochs": -1}, [5, 6, 7, 11, 12]),
+    "steps up to the end of an epoch": ({"max_steps": 12, "max_epochs": -1}, [5, 6, 11]),
     "steps up to the middle of an epoch": ({"max_steps": 8, "max_epochs": -1}, [6, 7, 8]),
 }
 
@@ -173,7 +176,7 @@ def test_a_hook_that_builds_its_loader_anew_is_asked_as_of_the_right_epoch(tmp_p
         of = {"model": Hooked} if owner == "module" else {"datamodule": Module()}
         return parts(**of, reload_dataloaders_every_n_epochs=reload_every)
 
-    whole, _ = replay(tmp_path, build, [2, 5, 7, 10, 11, len_of(reload_every)])
+    whole, _ = replay(tmp_path, build, [5, 7, 11, len_of(reload_every)])
     assert len(whole.batches) == len_of(reload_every)
 
 
