@@ -68,8 +68,8 @@ def test_a_kill_before_the_first_periodic_save_goes_on_from_the_save_at_the_star
 
 @pytest.mark.parametrize(
     ("total", "num_samples"),
-    [(15, 80), pytest.param(200, 640, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
-    ids=["15", "200"],
+    [(30, 120), pytest.param(200, 640, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+    ids=["30", "200"],
 )
 def test_kills_at_random_moments_change_nothing(tmp_path, total, num_samples):
     directory = str(tmp_path / "reference")
