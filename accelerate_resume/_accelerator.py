@@ -278,6 +278,12 @@ class Accelerated:
         return {kind: len(getattr(self.accelerator, name)) for kind, name in kinds.items()}
 
     @property
+    def iterates_unknown(self) -> bool:
+        """Whether the loader that it takes to be gone over is not taken over."""
+        active = self.accelerator.gradient_state.active_dataloader
+        return active is not None and PreparedLoader.of(active) is None
+
+    @property
     def in_window(self) -> bool:
         """Whether gradients wait for more batches."""
         return not self.accelerator.gradient_state.sync_gradients

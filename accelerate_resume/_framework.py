@@ -7,6 +7,7 @@ random generators last: the code of an epoch above its inner loop runs again, an
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,13 +15,15 @@ import torch
 
 from accelerate_resume._accelerator import Accelerated, PreparedLoader, own_optimizer, small_part
 from accelerate_resume._counters import Counters, apply_counters, capture_counters, numbers
+from accelerate_resume._folders import apply_left_out, capture_left_out
+from accelerate_resume._notes import Notes
 from accelerate_resume._passes import TrackedLoader
+from accelerate_resume._script import ScriptTracker
 from accelerate_resume._tracker import Tracker
 from resume_core.capture.attributes import AttributeWatch
 from resume_core.capture.buckets import BucketLayout, lay_out_anew
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
 from resume_core.capture.gradients import apply_gradients, capture_gradients
-from resume_core.capture.loader import loader_warnings
 from resume_core.capture.modules import apply_modules, capture_modules, plainly_loaded
 from resume_core.capture.order import sampler_chain, sampler_salt
 from resume_core.capture.rng import apply_rng, capture_rng
@@ -37,8 +40,6 @@ from resume_core.state import Fact, Progress, State
 
 __all__ = ["AcceleratorFramework"]
 
-_MAX_NAMES = 10
-
 
 class AcceleratorFramework:
     """One run of an Accelerator.
@@ -51,7 +52,9 @@ class AcceleratorFramework:
     def __init__(self, accelerator: Any, boundary: Callable[[Progress], None]) -> None:
         self._accelerated = Accelerated(accelerator)
         self._boundary = boundary
-        self.tracker = Tracker(self._reach, self._arrive)
+        self.tracker: Tracker = ScriptTracker(
+            self._reach, self._arrive, is_foreign=lambda: self._accelerated.iterates_unknown
+        )
         self.counters = Counters({})
         self.tracked: dict[str, Any] = {}
         self.limits: Mapping[str, float] = {}
@@ -65,9 +68,8 @@ class AcceleratorFramework:
         self._wrapped: list[Any] = []
         self._hooks: list[Any] = []
         self._buckets: list[BucketLayout] = []
-        self._watch: AttributeWatch | None = None
-        self._noted_step = 0
         self.ranks = self._accelerated.ranks()
+        self._notes = Notes(lambda: self.tracker, self.ranks)
         self._accelerated.around("prepare_data_loader", self._prepare_loader)
         self._accelerated.around("prepare_model", self._prepare_model)
         self._accelerated.around("prepare_optimizer", self._prepare_optimizer)
@@ -79,6 +81,17 @@ class AcceleratorFramework:
         self._accelerated.release()
         while self._hooks:
             self._hooks.pop().remove()
+
+    @property
+    def accelerated(self) -> Accelerated:
+        """The Accelerator, and what it has prepared."""
+        return self._accelerated
+
+    @property
+    def script(self) -> ScriptTracker:
+        """What follows a script that is no Trainer."""
+        assert isinstance(self.tracker, ScriptTracker)
+        return self.tracker
 
     # ---- in place of methods of the Accelerator
 
@@ -103,7 +116,7 @@ class AcceleratorFramework:
     def _skip_first_batches(self, plain: Callable[..., Any], dataloader: Any, num_batches: int = 0) -> Any:
         """A loader that goes on inside an epoch stands behind what it gave already: skip nothing twice."""
         tracked = next((known for known in self.loaders if known.prepared.loader is dataloader), None)
-        if tracked is not None and tracked.predecessor(carried=False) is not None:
+        if tracked is not None and self.tracker.stands_in(tracked, num_batches):
             return dataloader
         skipping = plain(dataloader, num_batches)
         if tracked is not None:
@@ -250,22 +263,41 @@ class AcceleratorFramework:
         rng = capture_rng()
         weights = self._weights()
         self._refuse_changes(weights)
-        training = {
-            "accelerator": self._accelerated.capture_training(),
+        training = {"accelerator": self._accelerated.capture_training(), **self._capture_own()}
+        return State(model=weights, training=training, rank=self._capture_rank(rng, self.tracker.capture))
+
+    def _capture_own(self) -> dict[str, Any]:
+        """What Accelerate does not know of, the same on all ranks."""
+        return {
             "tracked": {name: value.state_dict() for name, value in self.tracked.items()},
             "buckets": [layout.state() for layout in self._buckets],
         }
-        loaders = self._prepared_loaders()
-        rank = {
+
+    def _capture_rank(self, rng: dict[str, Any], follow: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+        return {
             "rng": rng,
             "generators": capture_generators(self._generators()),
             "modules": {name: capture_modules(module) for name, module in self.modules.items()},
             "gradients": capture_gradients(self._parameters),
-            "marks": self._accelerated.capture_marks(loaders),
-            "tracker": self.tracker.capture(self.ranks.size, is_first=self.ranks.is_first),
+            "marks": self._accelerated.capture_marks(self._prepared_loaders()),
+            "tracker": follow(self.ranks.size, is_first=self.ranks.is_first),
             "counters": capture_counters(self.counters),
         }
-        return State(model=weights, training=training, rank=rank)
+
+    def pieces(self, rng: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """What ``save_state`` leaves out, at any moment: live references.
+
+        Args:
+            rng: of that moment.
+        """
+        self._refuse_changes(self._weights())
+        left_out = capture_left_out(self._accelerated, is_first=self.ranks.is_first)
+        training = {**self._capture_own(), "left_out": left_out}
+        return {"training": training, "rank": self._capture_rank(rng, self.script.capture_save)}
+
+    def state_of(self, pieces: Mapping[str, Any], load: Callable[[], None]) -> State:
+        """What `pieces` saw, as a state that `apply` takes; ``load`` loads what Accelerate itself has saved."""
+        return State(model={}, training={**pieces["training"], "load": load}, rank=pieces["rank"])
 
     def _prepared_loaders(self) -> dict[int, PreparedLoader]:
         return {slot: loader.prepared for slot, loader in self.tracker.loaders.items()}
@@ -285,10 +317,7 @@ class AcceleratorFramework:
 
     def apply(self, state: State) -> None:
         """Put the state into the live objects now; what code may still change, once more on arrival."""
-        for prefix, module in self._accelerated.models.items():
-            own = {name[len(prefix) :]: value for name, value in state.model.items() if name.startswith(prefix)}
-            module.load_state_dict(versioned(module, own))
-        self._accelerated.apply_training(state.training["accelerator"])
+        small = self._load(state) if "load" in state.training else self._apply_all(state)
         for name, value in self.tracked.items():
             if name in state.training["tracked"]:
                 value.load_state_dict(state.training["tracked"][name])
@@ -296,12 +325,36 @@ class AcceleratorFramework:
             layout.apply(saved)
         apply_counters(self.counters, state.rank["counters"])
         self.tracker.apply(state.rank["tracker"])
-        self._late = dict(state.rank) | {"small": small_part(state.training["accelerator"])}
+        self._late = dict(state.rank) | {"small": small}
+        if "load" in state.training:  # as load_state does; and once more on arrival
+            self._put_back(self._late | {"gradients": {k: v.clone() for k, v in state.rank["gradients"].items()}})
+
+    def _apply_all(self, state: State) -> dict[str, Any]:
+        for prefix, module in self._accelerated.models.items():
+            own = {name[len(prefix) :]: value for name, value in state.model.items() if name.startswith(prefix)}
+            module.load_state_dict(versioned(module, own))
+        self._accelerated.apply_training(state.training["accelerator"])
+        return small_part(state.training["accelerator"])
+
+    def _load(self, state: State) -> dict[str, Any]:
+        state.training["load"]()
+        apply_left_out(self._accelerated, state.training["left_out"])
+        return copy.deepcopy(small_part(self._accelerated.capture_training()))
 
     def _bucket_layouts(self) -> list[BucketLayout]:
-        if not self._buckets:
-            self._buckets = [BucketLayout(lambda m=m: m, lambda m=m: lay_out_anew(m)) for m in self._wrapped]  # type: ignore[misc]
+        new = self._wrapped[len(self._buckets) :]
+        self._buckets += [BucketLayout(lambda m=m: m, lambda m=m: lay_out_anew(m)) for m in new]  # type: ignore[misc]
         return self._buckets
+
+    def watch_buckets(self) -> None:
+        """Note in which order gradients become ready."""
+        for layout in self._bucket_layouts():
+            layout.watch()
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether more was prepared or registered since the run was described."""
+        return self._accelerated.counts != self._counts
 
     def begin(self) -> list[str]:
         """Training is about to begin, or to go on.
@@ -309,49 +362,22 @@ class AcceleratorFramework:
         Returns:
             What will not be as users may expect, one sentence each.
         """
-        for layout in self._bucket_layouts():
-            layout.watch()
-        self._watch = AttributeWatch(
-            self.modules, frozenset({"forward", "_original_forward", "_is_accelerate_prepared"})
-        )
-        notes = [note for loader in self.loaders for note in loader_warnings(loader.prepared.base)]
-        if not self._accelerated.optimizers:
-            notes.append("no optimizer was prepared: steps are not counted, and SaveEvery(steps=...) has no effect")
-        return notes + self._note_uneven()
+        self.watch_buckets()
+        return self._notes.at_start(self.modules, has_optimizer=bool(self._accelerated.optimizers))
 
-    def _note_uneven(self) -> list[str]:
-        lengths = [[slot, loader.length] for slot, loader in sorted(self.tracker.loaders.items())]
-        uneven = [found for found in zip(*self.ranks.gather("the lengths of loaders", lengths), strict=True)
-                  if any(each != found[0] for each in found)]  # fmt: skip
-        for (slot, _), *_ in uneven:
-            self.tracker.loaders[slot].is_uneven = True
-        return [
-            f"loader {slot} gives ranks different numbers of batches: training on it is saved between epochs only"
-            for (slot, _), *_ in uneven
-        ]
+    @property
+    def _watch(self) -> AttributeWatch | None:
+        return self._notes.watch
 
     def notes(self) -> list[str]:
-        """What an epoch that has run showed to be lost by a resume, one sentence each; each is told once."""
-        names = self._watch.changed() if self._watch is not None else []
-        found = []
-        if names:
-            shown = ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
-            found.append(
-                f"attributes that change during training and are in no state: {shown}. After a resume they are as in a "
-                "new run. Where that matters, keep them in a buffer, in resume.counters(), or in an object that is "
-                "given to resume.track()"
-            )
-        counts = self.tracker.counts
-        if counts.step > self._noted_step and not any(loader.trains for loader in self.loaders):
-            found.append(
-                "no batch that was trained on came from a loader that was prepared: saves fall between epochs only, "
-                "and such loaders go on as the random generators decide; give them to accelerator.prepare()"
-            )
-            self._noted_step = 2**63
-        return found
+        """What training has shown to be lost by a resume, one sentence each; each is told once."""
+        return self._notes.later()
 
     def _arrive(self) -> None:
         late, self._late = self._late, {}
+        self._put_back(late)
+
+    def _put_back(self, late: Mapping[str, Any]) -> None:
         self._accelerated.apply_small(late["small"])
         apply_counters(self.counters, late["counters"])
         for name, module in self.modules.items():

@@ -25,7 +25,7 @@ from accelerate_resume._accelerator import PreparedLoader
 from resume_core.capture.iterators import Mark, Round
 from resume_core.capture.loader import ResumableLoader, is_resumable
 
-__all__ = ["Pass", "TrackedLoader"]
+__all__ = ["Capture", "Pass", "TrackedLoader"]
 
 
 @dataclass(eq=False)
@@ -44,6 +44,7 @@ class Pass:
         at_end: whether its last batch was given away, and no other was asked for.
         round: what the loader inside calls it.
         carried: whether it was made before the epoch began.
+        asked_at: how many batches had been asked for, of any loader, when one of it was for the last time.
     """
 
     index: int = -1
@@ -57,6 +58,7 @@ class Pass:
     at_end: bool = False
     round: Round | None = None
     carried: bool = False
+    asked_at: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -68,6 +70,21 @@ class Pass:
         self.index, self.num_batches = saved["pass"], saved["num_batches"]
         self.trained, self.over, self.at_end = saved["trained"], saved["over"], saved["at_end"]
         self.position, self.carried = saved["position"], saved["carried"]
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What kind of save something is captured for.
+
+    Attributes:
+        num_ranks: that train together.
+        left: whether the epoch counts as over while its code runs, so that only what the script still holds lives on.
+        in_body: whether the script makes the save itself, in the body of a loop perhaps.
+    """
+
+    num_ranks: int
+    left: bool = False
+    in_body: bool = False
 
 
 class TrackedLoader:
@@ -89,6 +106,8 @@ class TrackedLoader:
         self.trains = False
         self.is_uneven = False
         """Whether ranks get different numbers of batches from it."""
+        self.waits = False
+        """Whether it has trained, and no pass of it was made since the run went on."""
         self.num_passes = 0
         self.passes: list[Pass] = []
         """Of this epoch, in the order in which they were made."""
@@ -123,13 +142,20 @@ class TrackedLoader:
 
     # ---- passes
 
-    def predecessor(self, *, carried: bool) -> Mapping[str, Any] | None:
-        """That of a pass which is made now."""
-        return next((saved for saved in self._pending if saved["carried"] == carried), None)
+    def predecessor(self, *, carried: bool, loosely: bool = False) -> Mapping[str, Any] | None:
+        """That of a pass which is made now.
 
-    def bind(self, one: Pass) -> None:
+        Args:
+            carried: whether the pass is made before an epoch begins.
+            loosely: whether another one will do: a script that counts epochs itself does not say when they begin.
+        """
+        alike = (saved for saved in self._pending if saved["carried"] == carried)
+        return next(alike, self._pending[0] if loosely and self._pending else None)
+
+    def bind(self, one: Pass, *, loosely: bool = False) -> None:
         """Give a new pass the place of its predecessor, or the next."""
-        saved = self.predecessor(carried=one.carried)
+        self.waits = False
+        saved = self.predecessor(carried=one.carried, loosely=loosely)
         if saved is not None:
             self._pending.remove(saved)
             one.take(saved)
@@ -164,6 +190,22 @@ class TrackedLoader:
             if one is not None:
                 one.round = self.handle.live
 
+    def waits_for(self, index: int) -> bool:
+        """Whether the epoch's code has yet to ask again for that pass."""
+        return any(saved["pass"] == index for saved in self._pending)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing is left of the passes that the epoch's code has not asked for again."""
+        return all(saved["over"] or saved["at_end"] for saved in self._pending if not saved["carried"])
+
+    def finish(self) -> None:
+        """The epoch's code is not run again: its passes were over, but for asking for one more batch."""
+        for saved in self._pending:
+            if saved["at_end"]:
+                self.prepared.finish()
+        self._pending = [saved for saved in self._pending if saved["carried"] and not saved["at_end"]]
+
     def leave_epoch(self) -> None:
         """The epoch's code has run: only what the script still holds lives on."""
         self.passes = [one for one in self.passes if one.is_open]
@@ -173,36 +215,40 @@ class TrackedLoader:
 
     # ---- state
 
-    def capture(self, num_ranks: int, *, reads: bool) -> dict[str, Any]:
+    def capture(self, how: Capture, *, reads: bool) -> dict[str, Any]:
         """Where it and its passes stand, as plain values.
 
         Args:
-            num_ranks: that train together.
+            how: what kind of save it is for.
             reads: whether this rank reads from it.
         """
-        passes = [self._capture_pass(one, num_ranks, reads) for one in self.passes if one.trained or one.is_open]
+        kept = [one for one in self.passes if one.is_open or (one.trained and not how.left)]
+        passes = [self._capture_pass(one, how, reads) for one in kept]
         return {
             "loader": self.prepared.capture(),
             "seeds": self.prepared.seeds,
             "salt": self.salt,
             "trains": self.trains,
             "num_passes": self.num_passes,
-            "passes": [*passes, *map(dict, self._pending)],
+            "passes": passes if how.left else [*passes, *map(dict, self._pending)],
             "position": self._state_of(self._last_round) or self._last_position,
         }
 
-    def _capture_pass(self, one: Pass, num_ranks: int, reads: bool) -> dict[str, Any]:
+    def _capture_pass(self, one: Pass, how: Capture, reads: bool) -> dict[str, Any]:
+        at_end, num_batches = one.at_end, one.num_batches
+        if how.in_body and one.fresh and one.is_open:  # what was not trained on is given again
+            at_end, num_batches = False, num_batches - 1
         position = one.position
-        if one.begun and one.is_open and not one.at_end and reads:
-            position = self._state_of(one.round, self.prepared.num_read(one.num_batches, num_ranks))
+        if one.begun and one.is_open and not at_end and reads:
+            position = self._state_of(one.round, self.prepared.num_read(num_batches, how.num_ranks))
         return {
             "pass": one.index,
-            "num_batches": one.num_batches,
+            "num_batches": num_batches,
             "trained": one.trained,
             "over": not one.is_open,
-            "at_end": one.at_end and one.is_open,
+            "at_end": at_end and one.is_open,
             "position": position,
-            "carried": one.carried,
+            "carried": one.carried or how.left,
         }
 
     def _state_of(self, at: Round | None, num_batches: int | None = None) -> dict[str, Any] | None:
@@ -213,7 +259,8 @@ class TrackedLoader:
     def apply(self, saved: Mapping[str, Any]) -> None:
         """Go on where `capture` saw it: the next passes take the places of their predecessors."""
         self.apply_marks(saved)
-        self.salt, self.prepared.seeds, self.trains = saved["salt"], saved["seeds"], saved["trains"]
+        self.salt, self.prepared.seeds = saved["salt"], saved["seeds"]
+        self.trains = self.waits = saved["trains"]
         if self.handle is not None:
             self.handle.salt = self.salt
         self._pending, self._last_position = list(saved["passes"]), saved["position"]

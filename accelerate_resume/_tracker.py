@@ -9,51 +9,11 @@ from typing import Any
 
 import torch
 
-from accelerate_resume._passes import Pass, TrackedLoader
+from accelerate_resume._passes import Capture, Pass, TrackedLoader
+from accelerate_resume._place import AT_END, AT_FETCH, BETWEEN, Counts, Place
 from resume_core.errors import ResumeError
 
-__all__ = ["BETWEEN", "Tracker"]
-
-BETWEEN, AT_FETCH, AT_END = "between epochs", "at a fetch", "at the end of a pass"
-
-
-@dataclass
-class _Place:
-    """A moment of a run.
-
-    Attributes:
-        kind: `BETWEEN`, `AT_FETCH` or `AT_END`.
-        slot: of the loader that leads.
-        index: of its pass.
-        begun: whether a batch of that pass was given away.
-    """
-
-    kind: str = BETWEEN
-    slot: int = -1
-    index: int = -1
-    begun: bool = False
-
-    def is_at(self, loader: TrackedLoader, one: Pass) -> bool:
-        return (self.slot, self.index) == (loader.slot, one.index)
-
-
-@dataclass
-class Counts:
-    """How far a run is.
-
-    Attributes:
-        step: optimizer steps done.
-        batch: batches trained on.
-        epoch: the current one; -1 before the first.
-        epoch_batch: batches of it.
-        epoch_slot: the loader that began to train the run: with a range of the user's own, its passes are the epochs.
-    """
-
-    step: int = 0
-    batch: int = 0
-    epoch: int = -1
-    epoch_batch: int = 0
-    epoch_slot: int = -1
+__all__ = ["Tracker"]
 
 
 class _PassIterator:
@@ -70,6 +30,8 @@ class _PassIterator:
         return self
 
     def __next__(self) -> Any:
+        if self.may_train and not self._tracker.is_running:
+            self._tracker.ask_to_begin()
         if not self._tracker.is_running or not self.may_train:
             return self._validated()
         return self._tracker.next_batch(self)
@@ -101,6 +63,8 @@ class Tracker:
         counts: how far the run is.
         is_running: between the start of the run and its end.
         finds_epochs: whether the script has a range of its own, so that epochs are found by their passes.
+        is_asked: whether the script takes its epochs from the run, rather than counts them itself.
+        is_saved: whether anything is saved at its boundaries.
     """
 
     boundary: Callable[[bool, bool], None]
@@ -109,9 +73,12 @@ class Tracker:
     counts: Counts = field(default_factory=Counts)
     is_running: bool = False
     finds_epochs: bool = False
+    is_asked: bool = True
+    is_saved: bool = True
+    _here: Place = field(default_factory=Place)
     _opened: list[tuple[TrackedLoader, Pass]] = field(default_factory=list)
-    _here: _Place = field(default_factory=_Place)
-    _destination: _Place | None = None
+    _destination: Place | None = None
+    _num_asked: int = 0
     _next_slot: int = 0
     _slot_of_epoch: int = 0
     _saved: dict[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -138,12 +105,20 @@ class Tracker:
         return iterator
 
     def _bind(self, loader: TrackedLoader, one: Pass) -> None:
-        if self.finds_epochs and loader.slot == self.counts.epoch_slot and not loader.predecessor(carried=False):
+        saved = loader.predecessor(carried=False, loosely=not self.is_asked)
+        if self.finds_epochs and loader.slot == self.counts.epoch_slot and not saved:
             before = loader.passes
             if any(known.trained for known in before) and not any(known.is_open for known in before):
                 self.leave_epoch()
                 self.enter_epoch(self.counts.epoch + 1)
-        loader.bind(one)
+        loader.bind(one, loosely=not self.is_asked)
+
+    def stands_in(self, loader: TrackedLoader, num_batches: int) -> bool:
+        """Whether ``loader`` begins where a script wants to go on that skips ``num_batches`` of it by itself."""
+        return num_batches == 0 or loader.predecessor(carried=False) is not None
+
+    def ask_to_begin(self) -> None:
+        """A batch is asked for that may be trained on, and the run has not begun: the script has to begin it."""
 
     # ---- epochs
 
@@ -154,7 +129,7 @@ class Tracker:
             for one in loader.waiting:
                 if one.is_open:
                     one.carried = True
-                    loader.bind(one)
+                    loader.bind(one, loosely=not self.is_asked)
             loader.waiting.clear()
 
     def enter_epoch(self, epoch: int) -> None:
@@ -165,7 +140,7 @@ class Tracker:
     def end_epoch(self, *, is_last: bool) -> None:
         """The code of an epoch has run."""
         self.leave_epoch()
-        self._here = _Place()
+        self._here = Place()
         self.boundary(True, is_last)
 
     def leave_epoch(self) -> None:
@@ -192,6 +167,8 @@ class Tracker:
     def next_batch(self, iterator: _PassIterator) -> Any:
         """What a pass that may train gives next."""
         loader, one = iterator.loader, iterator.one
+        self._num_asked += 1
+        one.asked_at = self._num_asked
         if one.over or (one.at_end and not one.begun):
             self._ask_over(loader, one)
             raise StopIteration
@@ -214,6 +191,7 @@ class Tracker:
 
     def _ask_over(self, loader: TrackedLoader, one: Pass) -> None:
         if not one.over:
+            self._arrive_at(AT_FETCH, loader, one)  # saved in the body of the loop, of its last batch
             loader.prepared.finish()
             self._ended(loader, one)
         else:
@@ -229,7 +207,7 @@ class Tracker:
             return
         begins_epoch = self.finds_epochs and one.num_batches == 0 and loader.trains
         if (one.trained or begins_epoch) and self._leads(one):
-            self._reach(_Place(AT_FETCH, loader.slot, one.index, one.begun or one.position is not None))
+            self._reach(Place(AT_FETCH, loader.slot, one.index, one.begun or one.position is not None))
 
     def _ended(self, loader: TrackedLoader, one: Pass) -> None:
         leads = self._leads(one)
@@ -237,7 +215,7 @@ class Tracker:
         others = [known for tracked in self.loaders.values() for known in tracked.passes if known.trained]
         # the loop is not run again then, so nobody would make an iterator that it made and goes on with
         if one.trained and leads and not any(known.is_open for known in others):
-            self._reach(_Place(AT_END, loader.slot, one.index, True))
+            self._reach(Place(AT_END, loader.slot, one.index, True))
 
     def _leads(self, one: Pass) -> bool:
         """Whether ``one`` was asked first of all that are open, and no other holds a batch that was not trained on."""
@@ -246,7 +224,7 @@ class Tracker:
         passes = [known for _, known in self._opened if known is one or known.is_open]
         return bool(passes) and passes[0] is one and not any(known.fresh for known in passes[1:])
 
-    def _reach(self, place: _Place) -> None:
+    def _reach(self, place: Place) -> None:
         if self._destination is None:
             self._here = place
             ends_epoch = self.finds_epochs and place.kind == AT_END and place.slot == self.counts.epoch_slot
@@ -272,22 +250,30 @@ class Tracker:
     # ---- state
 
     def capture(self, num_ranks: int, *, is_first: bool) -> dict[str, Any]:
-        """Where the run stands, as plain values."""
+        """Where the run stands at a boundary, as plain values.
+
+        Args:
+            num_ranks: that train together.
+            is_first: whether this is rank 0.
+        """
+        return self._capture(Capture(num_ranks), self._here, is_first)
+
+    def _capture(self, how: Capture, here: Place, is_first: bool) -> dict[str, Any]:
         loaders = {
-            str(slot): loader.capture(num_ranks, reads=is_first or not loader.prepared.is_dispatched)
+            str(slot): loader.capture(how, reads=is_first or not loader.prepared.is_dispatched)
             for slot, loader in self.loaders.items()
         }
         return {
             "loaders": loaders,
-            "place": vars(self._here).copy(),
+            "place": vars(here).copy(),
             "counts": vars(self.counts).copy(),
-            "slot": self._next_slot if self._here.kind == BETWEEN else self._slot_of_epoch,
+            "slot": self._next_slot if here.kind == BETWEEN else self._slot_of_epoch,
         }
 
     def apply(self, saved: Mapping[str, Any]) -> None:
         """Go on where `capture` saw the run; what code above the loops may change is put back on arrival."""
         self.counts = Counts(**saved["counts"])
-        self._here = self._destination = _Place(**saved["place"])
+        self._here = self._destination = Place(**saved["place"])
         self._next_slot = max(self._next_slot, saved["slot"])
         self._slot_of_epoch = saved["slot"]
         self._saved = {int(slot): state for slot, state in saved["loaders"].items()}

@@ -23,7 +23,8 @@ from transformers.trainer_callback import ExportableState, TrainerCallback
 from accelerate_resume._framework import AcceleratorFramework
 from accelerate_resume._hf_trainer import Calls, HfTrainer
 from accelerate_resume._passes import Pass, TrackedLoader
-from accelerate_resume._tracker import AT_END, AT_FETCH, BETWEEN, Tracker, _Place
+from accelerate_resume._place import AT_END, AT_FETCH, BETWEEN, Place
+from accelerate_resume._tracker import Tracker
 from resume_core.capture.attributes import AttributeWatch, changed_note
 from resume_core.capture.generators import GENERATORS, find_generators
 from resume_core.capture.plain import plain as as_plain
@@ -133,7 +134,7 @@ class TrainerTracker(Tracker):
     def reach(self, kind: str, *, is_last: bool = False) -> None:
         """A boundary; nothing on the way to the one that the run goes on from."""
         if self._destination is None:
-            self._here = _Place(kind)
+            self._here = Place(kind)
             self.boundary(kind == BETWEEN, is_last)
 
     def end_pass(self) -> None:
@@ -168,7 +169,7 @@ class TrainerTracker(Tracker):
 
     def redirect(self, kind: str) -> None:
         """A limit has changed since: another boundary is the one to go on from."""
-        self._here = self._destination = _Place(kind)
+        self._here = self._destination = Place(kind)
 
 
 class TrainerFramework(AcceleratorFramework):

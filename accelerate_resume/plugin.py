@@ -12,9 +12,12 @@ import torch
 from accelerate_resume._accelerator import attach_mark, probe, refuse_unsupported
 from accelerate_resume._counters import Counters
 from accelerate_resume._framework import AcceleratorFramework
+from accelerate_resume._own_states import ALONE, OwnStates
 from resume_core.candidates import resume_mode
 from resume_core.capture.runconfig import seed_fact
+from resume_core.embedded import refuse_without_directory
 from resume_core.errors import ResumeError
+from resume_core.folder_session import FolderSession
 from resume_core.policy import Changes, Keep, SaveEvery, as_policies, plain_options
 from resume_core.session import Session
 from resume_core.state import Ending, Fact, Progress
@@ -39,8 +42,13 @@ class ResumePlugin:
     the code of that epoch again from its top, with loops that were through passed over. So what the code above the
     inner loop does must not depend on how often it runs; what code below it needs of the loop belongs in `counters`.
 
+    Without a directory nothing is saved or found by itself: ``accelerator.save_state`` then writes what it lacks beside
+    its files, and ``accelerator.load_state`` goes on exactly. Call it before the first batch, and then either take the
+    epochs from `epochs`, or skip epochs and batches as scripts do (``skip_first_batches``).
+
     Args:
-        directory: where the run's checkpoints live, one directory a run: a local path or any fsspec URL.
+        directory: where the run's checkpoints live, one directory a run: a local path or any fsspec URL. None: only
+            Accelerate's own checkpoints are made complete.
         scratch: a fast local directory in front of ``directory``; ``/dev/shm/NAME`` works as one. Checkpoints are
             committed there first and promoted to the directory in the background. It is a cache: the newest one or two
             are there, several runs may share it, and when it is gone nothing is lost but what was not promoted yet.
@@ -54,13 +62,14 @@ class ResumePlugin:
         storage_options: passed to fsspec.
 
     Raises:
-        ValueError: an unusable ``resume`` or ``scratch``, or a value of a policy that is out of range.
+        ValueError: an unusable ``resume`` or ``scratch``, a value of a policy that is out of range, or an argument that
+            has no meaning without a directory.
         TypeError: a policy of the wrong type, or with a field that it does not have.
     """
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: str | os.PathLike[str] | None = None,
         *,
         scratch: str | os.PathLike[str] | None = None,
         resume: str = "auto",
@@ -70,13 +79,18 @@ class ResumePlugin:
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._is_off = resume_mode(resume) == "off"
+        if directory is None:
+            given = {"scratch": scratch, "save": save, "keep": keep, "storage_options": storage_options}
+            advice = "say when to save with accelerator.save_state(), and what to go on from with load_state()"
+            refuse_without_directory("ResumePlugin", advice, resume=resume != "auto", **given)
         self._directory = directory
         self._options = as_policies(save=save, keep=keep, changes=changes)
         self._options |= {"scratch": scratch, "resume": resume, "storage_options": plain_options(storage_options)}
         self._log = _log
         self._framework: AcceleratorFramework | None = None
-        self._session: Session | None = None
+        self._session: Session | FolderSession | None = None
         self._has_started = False
+        self._is_open = False  # without a directory: whether the run has begun, asked to or not
         self._counters: Counters | None = None
 
     def attach(self, accelerator: Any) -> ResumePlugin:
@@ -97,11 +111,23 @@ class ResumePlugin:
         refuse_unsupported(accelerator)
         attach_mark(accelerator, self)
         self._framework = AcceleratorFramework(accelerator, self._at_boundary)
+        self._framework.script.tell = lambda note: self._warn([note])
         if not self._framework.ranks.is_first:  # what rank 0 says is said for all
             self._log = _log.getChild("ranks")
             self._log.setLevel(logging.ERROR)
         _show_unless_configured(_log)
+        if self._directory is None:
+            self._carry(self._framework)
         return self
+
+    def _carry(self, framework: AcceleratorFramework) -> None:
+        """Without a directory: make complete what the Accelerator itself saves."""
+        texts = {"plugin": type(self).__name__, "alone": ALONE}
+        session = FolderSession(framework, changes=self._options["changes"], log=self._log, **texts)
+        self._session = session
+        script = framework.script
+        script.begin, script.is_asked, script.is_saved, script.finds_epochs = self._open, False, False, True
+        OwnStates(framework, session, start=self._open, go_on=self._go_on, warn=self._warn)
 
     # ---- what a script asks for
 
@@ -123,7 +149,9 @@ class ResumePlugin:
         framework, session = self._start({"max_epochs": num_epochs})
         return self._epochs(framework, session, num_epochs)
 
-    def _epochs(self, framework: AcceleratorFramework, session: Session, num_epochs: int) -> Iterator[int]:
+    def _epochs(
+        self, framework: AcceleratorFramework, session: Session | FolderSession, num_epochs: int
+    ) -> Iterator[int]:
         tracker = framework.tracker
         try:
             for epoch in range(tracker.next_epoch, num_epochs if tracker.is_running else 0):
@@ -171,8 +199,8 @@ class ResumePlugin:
         Raises:
             ResumeError: the run was started before, or there are counters already.
         """
-        if self._counters is not None or self._has_started:
-            raise ResumeError("call counters() once, before epochs() or restore(), with all names")
+        if self._counters is not None or self._has_begun:
+            raise ResumeError(f"call counters() once, before {self._beginning}, with all names")
         self._counters = Counters(initial)
         if self._framework is not None:
             self._framework.counters = self._counters
@@ -195,9 +223,9 @@ class ResumePlugin:
             return
         framework = self._attached()
         taken = framework.tracked.keys() & objects.keys()
-        if self._has_started or taken:
+        if self._has_begun or taken:
             raise ResumeError(
-                f"{min(taken)!r} is tracked already" if taken else "call track() before epochs() or restore()"
+                f"{min(taken)!r} is tracked already" if taken else f"call track() before {self._beginning}"
             )
         framework.tracked.update(objects)
 
@@ -205,46 +233,96 @@ class ResumePlugin:
         """Save at the next boundary, whatever `SaveEvery` says; with several ranks, call it on each of them alike.
 
         Raises:
-            ResumeError: the run was not started.
+            ResumeError: the run was not started, or has no directory.
         """
         if self._is_off:
             return
+        if isinstance(self._session, FolderSession):
+            raise ResumeError(
+                "without a directory ResumePlugin saves nothing by itself: call accelerator.save_state(folder)"
+            )
         if self._session is None:
             raise ResumeError("call save() after epochs() or restore()")
         self._session.request()
 
     # ---- a run
 
+    @property
+    def _has_begun(self) -> bool:
+        return self._has_started or self._is_open
+
+    @property
+    def _beginning(self) -> str:
+        first = "load_state(), save_state(), the first batch, " if self._directory is None else ""
+        return f"{first}epochs() or restore()"
+
     def _attached(self) -> AcceleratorFramework:
         if self._framework is None:
             raise ResumeError("the ResumePlugin is not attached: call attach(accelerator) before accelerator.prepare()")
         return self._framework
 
-    def _start(self, limits: Mapping[str, float]) -> tuple[AcceleratorFramework, Session]:
+    def _start(self, limits: Mapping[str, float]) -> tuple[AcceleratorFramework, Session | FolderSession]:
         framework = self._attached()
         if self._has_started:
             raise ResumeError("one run has one call of epochs() or restore()")
+        if self._directory is None and framework.script.has_trained:
+            raise ResumeError("call epochs() or restore() before the first batch")
         self._has_started = True
+        framework.limits, framework.tracker.finds_epochs = limits, not limits
+        if self._directory is None:
+            return framework, self._ask(framework)
+        session = self._session = Session(framework, self._directory, log=self._log, **self._options)
+        self._run(framework, session)
+        return framework, session
+
+    def _run(self, framework: AcceleratorFramework, session: Session | FolderSession) -> None:
         seed = seed_fact(None, torch.initial_seed())
         value, severity = framework.ranks.share("the seed", [seed.value, seed.severity])
-        framework.limits, framework.seed = limits, Fact(value, severity)
-        framework.tracker.finds_epochs = not limits
-        session = self._session = Session(framework, self._directory, log=self._log, **self._options)
+        framework.seed = Fact(value, severity)
         try:
             session.start(value)
             self._begin(framework, session)
         except BaseException as error:
             session.end(error)
             raise
-        return framework, session
 
-    def _begin(self, framework: AcceleratorFramework, session: Session) -> None:
+    def _open(self) -> None:
+        """Without a directory: begin the run, if it has not begun."""
+        assert self._framework is not None
+        assert isinstance(self._session, FolderSession)
+        if not self._is_open:
+            self._go_on()
+        elif self._framework.has_grown:  # what was prepared behind a batch that the script only looked at
+            self._session.reconfigured()
+            self._framework.watch_buckets()
+
+    def _go_on(self) -> None:
+        """Without a directory: begin the run, or begin it anew from what was loaded."""
+        assert self._framework is not None
+        assert isinstance(self._session, FolderSession)
+        if self._is_open and self._framework.has_grown:
+            self._session.reconfigured()
+        self._run(self._framework, self._session)
+        self._is_open = True
+        self._framework.ranks.settle()
+
+    def _ask(self, framework: AcceleratorFramework) -> FolderSession:
+        """Without a directory: the script takes its epochs from the run."""
+        tracker = framework.script
+        self._open()
+        tracker.is_asked = True
+        if tracker.is_between:
+            tracker.arrive_now()
+        assert isinstance(self._session, FolderSession)
+        return self._session
+
+    def _begin(self, framework: AcceleratorFramework, session: Session | FolderSession) -> None:
         tracker = framework.tracker
         if session.is_over:
             tracker.arrive_now()
             return
         tracker.start()
-        if tracker.is_between:
+        if tracker.is_between and tracker.is_asked:
             tracker.arrive_now()
         self._warn(framework.begin())
         session.begin(framework.progress)

@@ -20,7 +20,7 @@ from resume_core.state import Progress, State
 __all__ = ["Embedding", "Snapshot", "state_of"]
 
 Snapshot = tuple[Progress, Mapping[str, Any], Mapping[str, Any]]
-"""Progress, point and pieces of an `resume_core.embedded.Entry`."""
+"""Progress, point and pieces of an `resume_core.entry.Entry`."""
 
 _BOUNDARY: Mapping[str, Any] = {"hook": None}
 _AT_END: Mapping[str, Any] = {"hook": END}

@@ -20,7 +20,8 @@ from resume_core.candidates import peek, resume_mode
 from resume_core.capture.attributes import AttributeWatch, changed_note
 from resume_core.capture.loader import loader_warnings
 from resume_core.capture.runconfig import seed_fact
-from resume_core.embedded import ENTRY, EmbeddedSession, Given, look_for_entry
+from resume_core.embedded import EmbeddedSession, Given, look_for_entry, refuse_without_directory
+from resume_core.entry import ENTRY
 from resume_core.errors import ResumeError
 from resume_core.policy import Changes, Keep, SaveEvery, as_policies, plain_options
 from resume_core.session import Session
@@ -88,7 +89,8 @@ class ResumeCallback(Callback):
         resume_mode(resume)
         if directory is None:
             given = {"scratch": scratch, "save": save, "keep": keep, "storage_options": storage_options}
-            _refuse_without_directory(resume=resume != "auto", **given)
+            advice = "say when to save in ModelCheckpoint, and what to go on from in fit(ckpt_path=...)"
+            refuse_without_directory("ResumeCallback", advice, resume=resume != "auto", **given)
         self._directory = directory
         self._options = as_policies(save=save, keep=keep, changes=changes)
         self._options |= {"scratch": scratch, "resume": resume, "storage_options": plain_options(storage_options)}
@@ -268,16 +270,6 @@ class ResumeCallback(Callback):
                 adapter.model_checkpoint_s,
                 session.blocked_s,
             )
-
-
-def _refuse_without_directory(**given: Any) -> None:
-    names = [name for name, value in given.items() if value]
-    if names:
-        raise ValueError(
-            f"without a directory ResumeCallback saves nothing by itself, so {' and '.join(names)} would have no "
-            "effect: give it a directory, or say when to save in ModelCheckpoint, and what to go on from in "
-            "fit(ckpt_path=...)"
-        )
 
 
 def _without_own_state(owners: Mapping[str, Any], package: Package) -> dict[str, Any]:

@@ -1,10 +1,5 @@
 """Runs without a directory: what the framework's own checkpoints lack travels in them, as one entry.
 
-The entry is a dict of text and tensors and nothing else, so ``torch.load(weights_only=True)`` opens it whatever the
-pieces hold::
-
-    checkpoint["exact_resume"] = {"format": 1, "structure": "<JSON>", "tensors": {"pieces.rank.rng.torch": tensor, ...}}
-
 `EmbeddedSession` takes the decisions of such a run. It is used like `resume_core.session.Session`, which starts from an
 entry as well, when its directory is still empty.
 """
@@ -15,77 +10,27 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from resume_core.capture.provenance import describe_code, provenance
 from resume_core.capture.rng import derive
-from resume_core.capture.runconfig import Accepted, check, from_json, to_json
-from resume_core.errors import CorruptCheckpointError, ResumeError, UnsupportedStateError
+from resume_core.capture.runconfig import Accepted, check
+from resume_core.entry import ENTRY, Entry, Incomplete, decode
+from resume_core.errors import ResumeError, UnsupportedStateError
 from resume_core.framework import Framework
-from resume_core.image import dumps, flatten, loads, loose, unflatten
 from resume_core.origin import ORIGIN
 from resume_core.policy import Changes
 from resume_core.restore import report, restore_threads, warn_of_names
 from resume_core.state import Ending, Progress, RunConfig, State
 
-__all__ = ["ENTRY", "EmbeddedSession", "Entry", "Given", "Incomplete", "adopt", "look_for_entry", "new_key"]
+__all__ = ["EmbeddedSession", "Given", "adopt", "look_for_entry", "new_key", "refuse_without_directory"]
 
-ENTRY = "exact_resume"
-"""The key of the entry in a checkpoint of the framework's."""
-
-_FORMAT = 1
 _KEY = 7  # the word that the run's key is derived from the seed with
 _LOST = (
     "not exact from here on: the order and augmentation of samples, random draws such as dropout, averages of the "
     "epoch so far, gradients of a half-filled window, and hooks and a validation that were still due"
 )
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What a checkpoint of the framework's own lacks.
-
-    Attributes:
-        key: the run's root of all data randomness.
-        progress: where it was taken.
-        config: what decided the run that saved.
-        point: where in the framework's own sequence of hooks it was taken; the framework's business.
-        pieces: the parts of a `State` that the framework does not save, under ``"training"`` and ``"rank"``.
-    """
-
-    key: int
-    progress: Progress
-    config: RunConfig
-    point: Mapping[str, Any]
-    pieces: Mapping[str, Any]
-
-    def encode(self) -> dict[str, Any]:
-        """As text and tensors.
-
-        Raises:
-            UnsupportedStateError: a value that no checkpoint can hold; names its place.
-        """
-        tree = {"point": dict(self.point), "pieces": dict(self.pieces)}
-        header = {"key": self.key, "progress": asdict(self.progress), "config": to_json(self.config)}
-        flat = flatten(tree)
-        text = dumps({"header": header, "tree": flat.structure}).decode("ascii")
-        return {"format": _FORMAT, "structure": text, "tensors": loose(flat.tensors)}
-
-
-@dataclass(frozen=True)
-class Incomplete:
-    """A checkpoint that was taken where nothing can be exact.
-
-    Attributes:
-        reason: where that was, as the end of a sentence.
-    """
-
-    reason: str
-
-    def encode(self) -> dict[str, Any]:
-        """As text."""
-        return {"format": _FORMAT, "incomplete": self.reason}
 
 
 @dataclass(frozen=True)
@@ -101,26 +46,6 @@ class Given:
     path: str
     entry: Entry
     state: State
-
-
-def _decode(raw: Any, path: str) -> Entry | Incomplete:
-    version = raw.get("format") if isinstance(raw, Mapping) else None
-    if version != _FORMAT:
-        raise CorruptCheckpointError(
-            f"what exact-resume added to {path} has format {version!r}, and this version reads format {_FORMAT}. "
-            "Install the version that wrote it, or a newer one.",
-            path=path,
-        )
-    try:
-        if "incomplete" in raw:
-            return Incomplete(str(raw["incomplete"]))
-        structure = loads(raw["structure"].encode("ascii"), path=path)
-        header = structure["header"]
-        tree = unflatten(structure["tree"], raw["tensors"], path=path)
-        progress, config = Progress(**header["progress"]), from_json(header["config"])
-        return Entry(int(header["key"]), progress, config, tree["point"], tree["pieces"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptCheckpointError(f"what exact-resume added to {path} is damaged: {error!r}", path=path) from error
 
 
 def look_for_entry(
@@ -139,13 +64,32 @@ def look_for_entry(
         UnsupportedStateError: a leaf of the user's own that is not registered in this process.
     """
     raw = checkpoint.pop(ENTRY, None)
-    found = Incomplete("without ResumeCallback") if raw is None else _decode(raw, path)
+    found = Incomplete("without ResumeCallback") if raw is None else decode(raw, path)
     if isinstance(found, Entry):
         if num_ranks == 1:
             return found
         found = Incomplete("by a single process")
     log.warning("%s was saved %s, so it is loaded as Lightning alone would: %s", path, found.reason, _LOST)
     return None
+
+
+def refuse_without_directory(plugin: str, advice: str, **given: Any) -> None:
+    """Refuse arguments that would have no effect.
+
+    Args:
+        plugin: its class.
+        advice: what to do in place of giving it a directory.
+        given: arguments by name; what is false was not given.
+
+    Raises:
+        ValueError: any was given.
+    """
+    names = [name for name, value in given.items() if value]
+    if names:
+        raise ValueError(
+            f"without a directory {plugin} saves nothing by itself, so {' and '.join(names)} would have no effect: "
+            f"give it a directory, or {advice}"
+        )
 
 
 def new_key(seed: int | None) -> int:
@@ -156,14 +100,16 @@ def new_key(seed: int | None) -> int:
 def adopt(
     given: Given, framework: Framework, changes: Changes, describe: Callable[[int], RunConfig], log: logging.Logger
 ) -> Accepted:
-    """Compare this run with the one that wrote a checkpoint, and apply it.
+    """Compare this run with the one that wrote a checkpoint, and apply it; with several ranks on each alike.
 
     Raises:
-        ConfigChangedError: the run differs; nothing was loaded.
+        ConfigChangedError: the run differs, on any rank; nothing was loaded.
     """
     entry = given.entry
     current = describe(entry.key)
-    accepted = check(entry.config, current, changes, path=given.path, step=entry.progress.step)
+    accepted = framework.ranks.together(
+        "the comparison", lambda: check(entry.config, current, changes, path=given.path, step=entry.progress.step)
+    )
     warn_of_names(changes, {*entry.config, *current, ORIGIN}, log)
     framework.apply(given.state)
     report(accepted, log)
@@ -222,8 +168,10 @@ class EmbeddedSession:
         self._framework.prepare(self._run_key(seed))
 
     def _run_key(self, seed: int | None) -> int:
-        if self._key is None:
-            self._key = new_key(seed) if self._given is None else self._given.entry.key
+        if self._given is not None:
+            self._key = self._given.entry.key
+        elif self._key is None:
+            self._key = int(self._framework.ranks.share("the key", new_key(seed)))
         return self._key
 
     def start(self, seed: int | None) -> None:
@@ -236,18 +184,21 @@ class EmbeddedSession:
             ConfigChangedError: the run differs; nothing was loaded.
             ResumeError: several processes train together.
         """
-        num_ranks = self._framework.ranks.size
-        if num_ranks > 1:
-            raise ResumeError(
-                f"{num_ranks} processes train together, and a checkpoint of the framework's own holds the state of "
-                "one: give ResumeCallback a directory that all of them share"
-            )
+        self._check_ranks()
         key = self._run_key(seed)
         if self._given is None:
             self._describe(key)
             return
         given, self._given = self._given, None  # its tensors are not needed twice
         adopt(given, self._framework, self._changes, self._describe, self._log)
+
+    def _check_ranks(self) -> None:
+        num_ranks = self._framework.ranks.size
+        if num_ranks > 1:
+            raise ResumeError(
+                f"{num_ranks} processes train together, and a checkpoint of the framework's own holds the state of "
+                "one: give ResumeCallback a directory that all of them share"
+            )
 
     def _describe(self, key: int) -> RunConfig:
         self._framework.prepare(key)
@@ -283,13 +234,22 @@ class EmbeddedSession:
         if self._key is None:
             return self.carry_none("before training has begun")
         try:
-            return Entry(self._key, progress, self._config, point, pieces).encode()
+            return self._entry(self._key, progress, point, pieces).encode()
         except UnsupportedStateError as error:
-            return self.carry_none(f"with something in {error.path} that no checkpoint can hold ({error})")
+            return self._unsupported(error).encode()
 
     def carry_none(self, reason: str, advice: str = "") -> dict[str, Any]:
         """The entry of a checkpoint that is taken where nothing can be exact; said once for each reason."""
+        return self._incomplete(reason, advice).encode()
+
+    def _entry(self, key: int, progress: Progress, point: Mapping[str, Any], pieces: Mapping[str, Any]) -> Entry:
+        return Entry(key, progress, self._config, point, pieces)
+
+    def _unsupported(self, error: UnsupportedStateError) -> Incomplete:
+        return self._incomplete(f"with something in {error.path} that no checkpoint can hold ({error})")
+
+    def _incomplete(self, reason: str, advice: str = "") -> Incomplete:
         if reason not in self._warned:
             self._warned.add(reason)
             self._log.warning("a checkpoint saved %s cannot be resumed exactly. %s", reason, advice)
-        return Incomplete(reason).encode()
+        return Incomplete(reason)

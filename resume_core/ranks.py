@@ -18,10 +18,11 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed
 
+from resume_core import errors
 from resume_core.errors import ResumeError
 
 __all__ = ["AGREE_S", "Ranks"]
@@ -35,6 +36,7 @@ _SAY_AFTER_S = 60.0
 _calls = itertools.count()  # every rank counts alike
 _log = logging.getLogger(__name__)
 Decide = Callable[[list[Any]], Any]
+_T = TypeVar("_T")
 
 
 class Ranks:
@@ -121,6 +123,45 @@ class Ranks:
         """The value of rank 0, on every rank; see `agree`. What the others pass is not looked at."""
         return self.agree(what, value if self.is_first else None, lambda values: values[0])
 
+    def together(self, what: str, work: Callable[[], _T]) -> _T:
+        """Do ``work``, and go on only when it has not failed on any rank; all call it alike.
+
+        Returns:
+            What it gave on this rank.
+
+        Raises:
+            Exception: what was raised on this rank; on the others an error of the same kind, if it is one of ours,
+                that names the rank.
+        """
+        problem: Exception | None = None
+        try:
+            result = work()
+        except Exception as error:
+            problem = error
+        found = self.agree(what, [type(problem).__name__, str(problem)] if problem else None, _first_failure)
+        if problem is not None:
+            raise problem
+        if found is not None:
+            kind = getattr(errors, found[0], None)
+            raise (kind if isinstance(kind, type) else ResumeError)(found[1])
+        return result
+
+    def settle(self) -> None:
+        """After meetings that nothing follows for a while: rank 0 goes on when all have read its last decision.
+
+        Raises:
+            ResumeError: a rank did not come in time; names it.
+        """
+        if self.size == 1:
+            return
+        self._number += 1
+        place = f"settled/{self._number}"
+        if self.is_first:
+            for rank in range(1, self.size):
+                self._get(place, str(rank), rank)
+        else:
+            self._put(f"{place}/{self.rank}", None)
+
     def part(self, timeout_s: float | None = None) -> None:
         """The last meeting is over. Rank 0 stays until all have read its decision: the store goes with it.
 
@@ -202,3 +243,8 @@ class Ranks:
         if last:
             with suppress(RuntimeError):  # a kind of store that cannot delete
                 self._store.delete_key(f"{last}/{self.rank}" if self.rank else f"{last}/decision")
+
+
+def _first_failure(found: list[list[str] | None]) -> list[str] | None:
+    failed = ((rank, value) for rank, value in enumerate(found) if value is not None)
+    return next(([value[0], f"on rank {rank}: {value[1]}"] for rank, value in failed), None)

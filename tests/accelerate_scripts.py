@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import harness
 import numpy as np
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
-from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, set_seed
+from accelerate.utils import (
+    DistributedDataParallelKwargs,
+    GradientAccumulationPlugin,
+    ProjectConfiguration,
+    set_seed,
+)
 from scripts import Augmented, CountedBatches, NumberedBatches
 from torch.distributed.algorithms.join import Join
 from torch.utils.data import DataLoader, WeightedRandomSampler
@@ -45,6 +50,8 @@ class Average:
 
 def make_accelerator(options: dict[str, Any]) -> Accelerator:
     window = GradientAccumulationPlugin(**{"num_steps": 1, **options.get("window", {})})
+    project = ProjectConfiguration(options.get("project"), automatic_checkpoint_naming="numbered" in options)
+    project.total_limit = options.get("numbered")
     kwargs = [DistributedDataParallelKwargs(**options["ddp"])] if "ddp" in options else None
     accelerator = Accelerator(
         cpu=True,
@@ -53,6 +60,7 @@ def make_accelerator(options: dict[str, Any]) -> Accelerator:
         dataloader_config=DataLoaderConfiguration(**options.get("loading", {})),
         kwargs_handlers=kwargs,
         rng_types=options.get("rng_types"),
+        project_config=project,
     )
     if options.get("scaler"):
         accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
@@ -79,16 +87,9 @@ class Script:
     def __init__(self, job: harness.Job) -> None:
         self.job, self.recorder, options = job, harness.Recorder(job), job.options
         self.style = options.get("style", "plain")
-        accelerator = self.accelerator = make_accelerator(options)
+        accelerator = self.accelerator = make_accelerator({**options, "project": job.directory})
         set_seed(job.seed, device_specific=options.get("device_specific", False))
-        steps = job.save_steps
-        self.resume = ResumePlugin(
-            job.directory,
-            resume=job.resume,
-            save=SaveEvery(steps=steps, minutes=None if steps else 1e-9),
-            keep=Keep(last=job.keep),
-            changes=Changes(allow=job.allow, otherwise=job.otherwise),
-        )
+        self.resume = self.make_plugin()
         if job.plugin:
             self.resume.attach(accelerator)
         self.counters = self.resume.counters(done=0, best=float("inf"))
@@ -96,6 +97,16 @@ class Script:
         self.average = Average(self.nets[0])
         if job.plugin:
             self.resume.track(average=self.average)
+
+    def make_plugin(self) -> ResumePlugin:
+        job, steps = self.job, self.job.save_steps
+        return ResumePlugin(
+            job.directory,
+            resume=job.resume,
+            save=SaveEvery(steps=steps, minutes=None if steps else 1e-9),
+            keep=Keep(last=job.keep),
+            changes=Changes(allow=job.allow, otherwise=job.otherwise),
+        )
 
     def make_parts(self) -> None:
         options, accelerator = self.job.options, self.accelerator
@@ -113,8 +124,7 @@ class Script:
     # ---- what every style is made of
 
     def train(self, epoch: int, batch: dict[str, Any], tag: str = "A") -> None:
-        if self.job.settle and self.resume._session is not None:
-            self.resume._session.wait()
+        self.settle()
         self.recorder.pause(self.counters.done)
         accelerator = self.accelerator
         with accelerator.accumulate(*self.nets):
@@ -168,25 +178,33 @@ class Script:
         net.train()
         self.recorder.step(validated=found, epoch=epoch, ids=[])
 
+    def settle(self) -> None:
+        if self.job.settle and self.resume._session is not None:
+            self.resume._session.wait()
+
+    def epochs(self) -> Iterable[int]:
+        if self.job.options.get("range"):
+            return range(self.resume.restore(), self.job.epochs)
+        return self.resume.epochs(self.job.epochs)
+
+    def after_epoch(self, epoch: int) -> None:
+        pass
+
     # ---- styles
 
     def run(self) -> None:
         job = self.job
         if job.options.get("held"):
             self.held = iter(self.loader if self.style == "counted" else self.other)
-        if job.options.get("range"):
-            epochs: Any = range(self.resume.restore(), job.epochs)
-        else:
-            epochs = self.resume.epochs(job.epochs)
-        for epoch in epochs:
+        for epoch in self.epochs():
             torch.rand(1), random.random()  # code above the loop runs again
             for net in self.nets:
                 net.train()
             getattr(self, "epoch_" + self.style.replace(" ", "_"))(epoch)
-            if job.settle and self.resume._session is not None:
-                self.resume._session.wait()
+            self.settle()
             self.recorder.pause(self.counters.done, in_epoch_end=True)
             self.recorder.step(epoch_end=epoch, done=self.counters.done, ids=[])
+            self.after_epoch(epoch)
             if self.counters.done >= job.options.get("stop_at", 10**9):
                 break
         self.end()
@@ -320,6 +338,61 @@ class Script:
         )
 
 
+class OwnStates(Script):
+    """Saves with ``save_state`` behind each batch and each epoch, and goes on from what ``load`` names."""
+
+    def make_plugin(self) -> ResumePlugin:
+        return ResumePlugin(changes=Changes(allow=self.job.allow, otherwise=self.job.otherwise))
+
+    def make_parts(self) -> None:
+        super().make_parts()
+        self.kept = torch.nn.BatchNorm1d(1, affine=False)  # of each rank its own
+        self.accelerator.register_for_checkpointing(self.kept)
+
+    def settle(self) -> None:
+        pass
+
+    def save(self, name: str) -> None:
+        if self.job.options.get("numbered"):
+            self.accelerator.save_state()
+        elif "load" not in self.job.options or self.job.options.get("saves"):
+            self.accelerator.save_state(f"{self.job.directory}/{name}")
+
+    def train(self, *arguments: Any) -> None:
+        super().train(*arguments)
+        self.kept(arguments[1]["x"].reshape(-1, 1))
+        self.recorder.step(kept=harness.digest(self.kept.state_dict()), ids=[])
+        self.save(f"step_{self.counters.done}")
+
+    def after_epoch(self, epoch: int) -> None:
+        self.save(f"epoch_{epoch}")
+
+    to_skip: int | None = None
+
+    def epochs(self) -> Iterable[int]:
+        """As the script's ``counts`` says: asked for, restored, by the name as Accelerate's examples do, or from 0."""
+        job, load = self.job, self.job.options.get("load")
+        if load == "newest":
+            self.accelerator.load_state()
+        elif load:
+            self.accelerator.load_state(f"{job.directory}/{load}")
+        counts = job.options.get("counts", "asks")
+        if counts == "asks":
+            return self.resume.epochs(job.epochs)
+        if counts == "restores":
+            return range(self.resume.restore(), job.epochs)
+        kind, number = (load or "epoch_-1").split("_")
+        epoch, self.to_skip = divmod(int(number), len(self.loader)) if kind == "step" else (int(number) + 1, None)
+        return range(epoch, job.epochs)
+
+    def epoch_example(self, epoch: int) -> None:
+        loader, skip = self.loader, self.to_skip
+        if skip is not None:
+            loader, self.to_skip = self.accelerator.skip_first_batches(loader, skip), None
+        for batch in loader:
+            self.train(epoch, batch)
+
+
 def run(job: harness.Job) -> None:
     torch.set_num_threads(1)
-    Script(job).run()
+    (OwnStates if job.script == "own states" else Script)(job).run()

@@ -10,7 +10,7 @@ from resume_core.storage.paths import rank_file
 from resume_core.storage.promotion import copy_share
 from resume_core.storage.read import FileReader, digest_file, read_file, read_manifest, verify
 from resume_core.storage.retention import Pruned, clean, prune
-from resume_core.storage.sealed import FORMAT_VERSION
+from resume_core.storage.sealed import FORMAT_VERSION, Fields, seal, unseal
 from resume_core.storage.store import Sink, Store, open_store
 from resume_core.storage.tiers import Tiers
 
@@ -22,6 +22,7 @@ __all__ = [
     "CheckpointRef",
     "CheckpointSlots",
     "CheckpointWriter",
+    "Fields",
     "FileReader",
     "FileRecord",
     "Lineage",
@@ -42,5 +43,7 @@ __all__ = [
     "rank_file",
     "read_file",
     "read_manifest",
+    "seal",
+    "unseal",
     "verify",
 ]

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from resume_core.embedded import ENTRY, EmbeddedSession, Entry, Given, Incomplete, look_for_entry
+from resume_core.embedded import EmbeddedSession, Given, look_for_entry
+from resume_core.entry import ENTRY, Entry, Incomplete
 from resume_core.errors import ConfigChangedError, CorruptCheckpointError, ResumeError, UnsupportedStateError
 from resume_core.policy import Changes
 from resume_core.ranks import Ranks

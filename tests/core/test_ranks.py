@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch.distributed as dist
 
-from resume_core.errors import ResumeError
+from resume_core.errors import CorruptCheckpointError, ResumeError
 from resume_core.ranks import Ranks
 
 
@@ -115,3 +115,29 @@ def test_parting_ends_when_a_rank_is_gone():
 
     found, _ = together(2, leave)
     assert "waited 0 s for rank 1" in str(found[0])
+
+
+def test_what_fails_on_one_rank_fails_on_all_with_its_kind():
+    def work(ranks):
+        def read():
+            if ranks.rank == 1:
+                raise CorruptCheckpointError("it is torn", path="file")
+            return ranks.rank
+
+        return ranks.together("reading", read)
+
+    found, _ = together(3, work)
+    assert [type(error) for error in found] == [CorruptCheckpointError] * 3
+    assert [str(error) for error in found] == ["on rank 1: it is torn", "it is torn", "on rank 1: it is torn"]
+    found, _ = together(2, lambda ranks: ranks.together("dividing", lambda: 1 / ranks.rank))
+    assert [type(error) for error in found] == [ZeroDivisionError, ResumeError]
+    found, _ = together(2, lambda ranks: ranks.together("counting", lambda: ranks.rank + 1))
+    assert found == [1, 2]
+
+
+def test_rank_0_stays_until_all_have_read_its_decision():
+    found, _ = together(2, lambda ranks: [ranks.share("a word", "x"), ranks.settle(), ranks.settle()])
+    assert found == [["x", None, None]] * 2
+    found, _ = together(2, lambda ranks: ranks.settle(), timeout_s=0.2, only=[0])
+    assert "for rank 1" in str(found[0])
+    Ranks().settle()

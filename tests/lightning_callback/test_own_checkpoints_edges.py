@@ -18,7 +18,7 @@ from recording import Hooks, Lab
 from small import QUIET, Net, make_loader
 
 from lightning_resume import Changes, Keep, ResumeCallback, SaveEvery
-from resume_core.embedded import ENTRY
+from resume_core.entry import ENTRY
 from resume_core.errors import ConfigChangedError, CorruptCheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:lightning.*")

@@ -1,0 +1,78 @@
+"""What users should know of a run: what will not be exact, or not be as they may expect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from accelerate_resume._tracker import Tracker
+from resume_core.capture.attributes import AttributeWatch, changed_note
+from resume_core.capture.loader import loader_warnings
+from resume_core.ranks import Ranks
+
+__all__ = ["Notes"]
+
+_ADVICE = "keep them in a buffer, in resume.counters(), or in an object that is given to resume.track()"
+_OF_ACCELERATE = frozenset({"forward", "_original_forward", "_is_accelerate_prepared"})
+
+
+class Notes:
+    """Those of one run, each told once.
+
+    Args:
+        tracker: gives what follows the run.
+        ranks: those that train together.
+    """
+
+    def __init__(self, tracker: Callable[[], Tracker], ranks: Ranks) -> None:
+        self._find_tracker, self._ranks = tracker, ranks
+        self.watch: AttributeWatch | None = None
+        """On what modules keep in plain attributes, once training has begun."""
+        self._noted_step = 0
+
+    @property
+    def _tracker(self) -> Tracker:
+        return self._find_tracker()
+
+    def at_start(self, modules: Mapping[str, torch.nn.Module], *, has_optimizer: bool) -> list[str]:
+        """What is seen before the first batch, one sentence each.
+
+        Args:
+            modules: all that a step may change, by name.
+            has_optimizer: whether one was prepared.
+        """
+        self.watch = AttributeWatch(modules, _OF_ACCELERATE)
+        notes = [note for loader in self._tracker.loaders.values() for note in loader_warnings(loader.prepared.base)]
+        if not has_optimizer:
+            notes.append("no optimizer was prepared: steps are not counted, and SaveEvery(steps=...) has no effect")
+        return notes + self._note_uneven()
+
+    def _note_uneven(self) -> list[str]:
+        if not self._tracker.is_saved:
+            return []
+        loaders = self._tracker.loaders
+        lengths = [[slot, loader.length] for slot, loader in sorted(loaders.items())]
+        uneven = [found for found in zip(*self._ranks.gather("the lengths of loaders", lengths), strict=True)
+                  if any(each != found[0] for each in found)]  # fmt: skip
+        for (slot, _), *_ in uneven:
+            loaders[slot].is_uneven = True
+        return [
+            f"loader {slot} gives ranks different numbers of batches: training on it is saved between epochs only"
+            for (slot, _), *_ in uneven
+        ]
+
+    def later(self) -> list[str]:
+        """What training has shown, one sentence each."""
+        names = self.watch.changed() if self.watch is not None else []
+        found = []
+        if names:
+            found.append(changed_note(names, _ADVICE))
+        counts = self._tracker.counts
+        if counts.step > self._noted_step and not any(loader.trains for loader in self._tracker.loaders.values()):
+            found.append(
+                "no batch that was trained on came from a loader that was prepared: saves fall between epochs only, "
+                "and such loaders go on as the random generators decide; give them to accelerator.prepare()"
+            )
+            self._noted_step = 2**63
+        return found
