@@ -141,9 +141,9 @@ def test_a_run_that_names_its_folders_by_itself_goes_on_from_the_newest_whenever
 
 def test_what_one_of_two_ranks_lacks_is_an_error_on_both_before_anything_is_loaded(tmp_path):
     job, _ = whole_run(tmp_path, 2, epochs=1, style="example")
-    for name in ("random_states_1.pkl", "exact_resume/rank-00001.safetensors"):
-        (Path(job.directory) / "step_2" / name).unlink()
-        again = job.but(name="again", options={**job.options, "load": "step_2"})
+    for folder, name in (("step_1", "random_states_1.pkl"), ("step_2", "exact_resume/rank-00001.safetensors")):
+        (Path(job.directory) / folder / name).unlink()
+        again = job.but(name="again", options={**job.options, "load": folder})
         for process in start(again, size=2):
             process.join(harness.DEADLINE_S)
         for each in of_ranks(again, 2):
@@ -152,7 +152,6 @@ def test_what_one_of_two_ranks_lacks_is_an_error_on_both_before_anything_is_load
             assert Path(name).name in error
             assert "Nothing was loaded" in error
             each.path("error").unlink()
-        (Path(job.directory) / "step_2" / name).touch()
 
 
 def test_two_ranks_name_folders_and_delete_them_together(tmp_path):
