@@ -38,7 +38,8 @@ from resume_core.errors import ResumeError
 from resume_core.ranks import Ranks
 from resume_core.state import Fact
 
-__all__ = ["Accelerated", "PreparedLoader", "attach_mark", "own_optimizer", "probe", "refuse_unsupported", "small_part"]
+__all__ = ["Accelerated", "PreparedLoader", "attach_mark", "own_optimizer", "probe", "refuse_attached",
+           "refuse_unsupported", "small_part"]  # fmt: skip
 
 _MARK = "_exact_resume"
 _NEEDED: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -120,12 +121,21 @@ def attach_mark(accelerator: Any, plugin: Any) -> None:
     Raises:
         ResumeError: it has one already, or something was prepared before.
     """
-    if _MARK in vars(accelerator):
-        raise ResumeError("this Accelerator has a ResumePlugin already: one run has one directory, so keep one of them")
+    refuse_attached(accelerator)
     lists = (accelerator._models, accelerator._optimizers, accelerator._schedulers, accelerator._dataloaders)
     if any(lists):
         raise ResumeError("attach the ResumePlugin before accelerator.prepare(): it must see the loaders as they are")
     vars(accelerator)[_MARK] = plugin
+
+
+def refuse_attached(accelerator: Any) -> None:
+    """Refuse an Accelerator that has a plugin.
+
+    Raises:
+        ResumeError: it has.
+    """
+    if _MARK in vars(accelerator):
+        raise ResumeError("this Accelerator has a ResumePlugin already: one run has one directory, so keep one of them")
 
 
 class PreparedLoader:

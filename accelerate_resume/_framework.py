@@ -20,7 +20,6 @@ from accelerate_resume._notes import Notes
 from accelerate_resume._passes import TrackedLoader
 from accelerate_resume._script import ScriptTracker
 from accelerate_resume._tracker import Tracker
-from resume_core.capture.attributes import AttributeWatch
 from resume_core.capture.buckets import BucketLayout, lay_out_anew
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
 from resume_core.capture.gradients import apply_gradients, capture_gradients
@@ -364,10 +363,6 @@ class AcceleratorFramework:
         """
         self.watch_buckets()
         return self._notes.at_start(self.modules, has_optimizer=bool(self._accelerated.optimizers))
-
-    @property
-    def _watch(self) -> AttributeWatch | None:
-        return self._notes.watch
 
     def notes(self) -> list[str]:
         """What training has shown to be lost by a resume, one sentence each; each is told once."""

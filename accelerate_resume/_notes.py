@@ -11,10 +11,11 @@ from resume_core.capture.attributes import AttributeWatch, changed_note
 from resume_core.capture.loader import loader_warnings
 from resume_core.ranks import Ranks
 
-__all__ = ["Notes"]
+__all__ = ["OF_ACCELERATE", "Notes"]
 
 _ADVICE = "keep them in a buffer, in resume.counters(), or in an object that is given to resume.track()"
-_OF_ACCELERATE = frozenset({"forward", "_original_forward", "_is_accelerate_prepared"})
+OF_ACCELERATE = frozenset({"forward", "_original_forward", "_is_accelerate_prepared"})
+"""Attributes that it sets on modules."""
 
 
 class Notes:
@@ -42,7 +43,7 @@ class Notes:
             modules: all that a step may change, by name.
             has_optimizer: whether one was prepared.
         """
-        self.watch = AttributeWatch(modules, _OF_ACCELERATE)
+        self.watch = AttributeWatch(modules, OF_ACCELERATE)
         notes = [note for loader in self._tracker.loaders.values() for note in loader_warnings(loader.prepared.base)]
         if not has_optimizer:
             notes.append("no optimizer was prepared: steps are not counted, and SaveEvery(steps=...) has no effect")

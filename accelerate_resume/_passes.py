@@ -206,6 +206,14 @@ class TrackedLoader:
                 self.prepared.finish()
         self._pending = [saved for saved in self._pending if saved["carried"] and not saved["at_end"]]
 
+    def pass_over(self, index: int, num_batches: int, num_ranks: int) -> None:
+        """The next pass goes on behind so many batches, which were used elsewhere."""
+        position = None
+        if self.handle is not None:
+            position = self.handle.passed_over(index, self.prepared.num_read(num_batches, num_ranks))
+        place = {"pass": index, "num_batches": num_batches, "trained": True, "over": False, "at_end": False}
+        self._pending, self.num_passes = [{**place, "position": position, "carried": False}], index + 1
+
     def leave_epoch(self) -> None:
         """The epoch's code has run: only what the script still holds lives on."""
         self.passes = [one for one in self.passes if one.is_open]

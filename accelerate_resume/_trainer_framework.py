@@ -20,8 +20,10 @@ from typing import Any
 import torch
 from transformers.trainer_callback import ExportableState, TrainerCallback
 
+from accelerate_resume._folders import capture_left_out
 from accelerate_resume._framework import AcceleratorFramework
 from accelerate_resume._hf_trainer import Calls, HfTrainer
+from accelerate_resume._notes import OF_ACCELERATE
 from accelerate_resume._passes import Pass, TrackedLoader
 from accelerate_resume._place import AT_END, AT_FETCH, BETWEEN, Place
 from accelerate_resume._tracker import Tracker
@@ -29,6 +31,7 @@ from resume_core.capture.attributes import AttributeWatch, changed_note
 from resume_core.capture.generators import GENERATORS, find_generators
 from resume_core.capture.plain import plain as as_plain
 from resume_core.capture.runconfig import describe_schedulers
+from resume_core.errors import ResumeError
 from resume_core.state import Fact, Progress, State
 
 __all__ = ["TrainerFramework"]
@@ -93,6 +96,8 @@ class TrainerTracker(Tracker):
         self.one = Pass()
         self.num_evaluations = 0  # since the last batch that was trained on
         self._is_in_epoch = False
+        self.settle_folder: Callable[[], None] = lambda: None
+        """Called at each boundary: what the Trainer has written since the one before gets what it lacks."""
 
     def track(self, loader: Any, salt: int) -> TrackedLoader:
         """Follow a loader that was just prepared; those that come when the run goes on are its own to keep."""
@@ -131,11 +136,26 @@ class TrainerTracker(Tracker):
         self.train.bind(self.one)
         self.one.trained = self.train.trains = True
 
-    def reach(self, kind: str, *, is_last: bool = False) -> None:
-        """A boundary; nothing on the way to the one that the run goes on from."""
+    def reach(self, kind: str, *, is_last: bool = False, saves: bool = True) -> None:
+        """A boundary; nothing on the way to the one that the run goes on from.
+
+        Args:
+            kind: of the boundary.
+            is_last: whether nothing is trained after it.
+            saves: whether the run itself may be saved there, beside what the Trainer has just written.
+        """
         if self._destination is None:
             self._here = Place(kind)
-            self.boundary(kind == BETWEEN, is_last)
+            self.settle_folder()
+            if saves:
+                self.boundary(kind == BETWEEN, is_last)
+
+    def pass_over(self, epoch: int, num_batches: int, num_ranks: int) -> None:
+        """The first pass goes on behind so many batches, which were used elsewhere."""
+        assert self.train is not None
+        self.counts.epoch, self.counts.epoch_batch = epoch, num_batches
+        self.train.pass_over(epoch, num_batches, num_ranks)
+        self.redirect(AT_FETCH)
 
     def end_pass(self) -> None:
         """All of an epoch is done."""
@@ -185,17 +205,21 @@ class TrainerFramework(AcceleratorFramework):
         super().__init__(hf.trainer.accelerator, boundary)
         self.hf, self._tell = hf, tell
         self.loop = self.tracker = TrainerTracker(self._reach, self._arrive)
+        hf.num_batches = lambda: self.loop.counts.batch
         self._trainer_late: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
-        self._watch_of_hooks: AttributeWatch | None = None
+        self._attributes: AttributeWatch | None = None
         self._metrics: dict[str, float] = {}
         self._num_logs = 0
         self.result: Any = None
         """What ``train`` has returned, once it has."""
 
-    def calls(self, start: Callable[[], int]) -> Calls:
-        """What the Trainer's loop tells."""
+    def calls(
+        self, open_: Callable[[], str | None], start: Callable[[], int], before_checkpoint: Callable[[str], None]
+    ) -> Calls:
+        """What the Trainer's loop tells; see `Calls`."""
         loop = self.loop
         return Calls(
+            open=open_,
             start=start,
             enter_epoch=loop.begin_pass,
             leave_epoch=self._leave_epoch,
@@ -203,6 +227,7 @@ class TrainerFramework(AcceleratorFramework):
             before_batch=lambda: loop.reach(AT_FETCH),
             after_batch=loop.count_batch,
             is_through=loop.arrive_now,
+            before_checkpoint=before_checkpoint,
         )
 
     # ---- boundaries
@@ -242,15 +267,14 @@ class TrainerFramework(AcceleratorFramework):
             self._tell(note)
         is_cut = self._is_cut
         self.loop.end_pass()
-        if not is_cut:
-            is_last = self.hf.is_stopped or self.loop.counts.epoch + 1 >= self.hf.num_epochs
-            self.loop.reach(BETWEEN, is_last=is_last)
+        is_last = self.hf.is_stopped or self.loop.counts.epoch + 1 >= self.hf.num_epochs
+        self.loop.reach(BETWEEN, is_last=is_last, saves=not is_cut)
 
     def first_epoch(self) -> int:
         """The epoch in which the loop is to begin; the number of epochs when nothing of it is left."""
         hf, loop = self.hf, self.loop
         if self._trainer_late is None:
-            return 0
+            return self._first_foreign() if hf.foreign else 0
         training, rank = self._trainer_late
         counts, kind, stops = loop.counts, loop.destination, hf.stops(training)
         if kind == BETWEEN:
@@ -262,21 +286,36 @@ class TrainerFramework(AcceleratorFramework):
         hf.go_on_at(counts.epoch_batch, rank, is_at_end=loop.destination == AT_END)
         return counts.epoch
 
+    def _first_foreign(self) -> int:
+        """Behind a folder that the Trainer alone has written: positions are all that is known."""
+        hf, loop = self.hf, self.loop
+        epoch, num_batches = hf.foreign_place
+        loop.counts.batch = epoch * hf.steps_in_epoch + num_batches
+        if num_batches:
+            loop.pass_over(epoch, num_batches, self.ranks.size)
+            hf.go_on_at(num_batches, {"window": None}, is_at_end=False)
+        return epoch
+
     # ---- Framework
 
     def begin(self) -> list[str]:
         """Training is about to begin, or to go on: see `AcceleratorFramework.begin`."""
-        owners = {
-            name: owner for name, owner in self.hf.own_callbacks.items() if not isinstance(owner, ExportableState)
-        }
-        owners["trainer"] = self.hf.trainer
-        self._watch_of_hooks = AttributeWatch(owners, self.hf.attributes, (torch.utils.data.Dataset, TrainerCallback))
-        return super().begin()
+        hooks = self.hf.own_callbacks.items()
+        owners = {name: owner for name, owner in hooks if not isinstance(owner, ExportableState)}
+        owners |= {**self.modules, "trainer": self.hf.trainer}
+        kinds = (torch.utils.data.Dataset, TrainerCallback)
+        self._attributes = AttributeWatch(owners, self.hf.attributes | OF_ACCELERATE, kinds)
+        notes = super().begin()
+        if any(loader.is_uneven for loader in self.loaders):
+            raise ResumeError(
+                "ranks get different numbers of batches, so they would not reach the same boundaries: leave "
+                "even_batches in accelerator_config as it is"
+            )
+        return notes
 
     def notes(self) -> list[str]:
-        """What an epoch that has run showed to be lost by a resume; see `AcceleratorFramework.notes`."""
-        watches = [watch for watch in (self._watch, self._watch_of_hooks) if watch is not None]
-        names = [name for watch in watches for name in watch.changed()]
+        """What an epoch that has run showed to be lost by a resume, one sentence each; each is told once."""
+        names = [] if self._attributes is None else self._attributes.changed()
         return [changed_note(names, _ADVICE)] if names else []
 
     def _generators(self) -> tuple[Any, ...]:
@@ -324,8 +363,17 @@ class TrainerFramework(AcceleratorFramework):
         self._trainer_late = state.training["trainer"], state.rank["trainer"]
         self.hf.apply(*self._trainer_late)
 
+    def pieces(self, rng: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """What a folder of the Trainer's own leaves out: live references."""
+        left_out = capture_left_out(self.accelerated, is_first=self.ranks.is_first)
+        training = {**self._capture_own(), "left_out": left_out, "trainer": self.hf.capture_training(), "result": None}
+        rank = {**self._capture_rank(rng, self.loop.capture), "trainer": self.hf.capture_rank()}
+        return {"training": training, "rank": rank}
+
     def _arrive(self) -> None:
-        assert self._trainer_late is not None
-        self.hf.arrive(*self._trainer_late, between=self.loop.is_between)
-        self._trainer_late = None
-        super()._arrive()
+        if self._trainer_late is not None:
+            self.hf.arrive(*self._trainer_late, between=self.loop.is_between)
+            self._trainer_late = None
+            super()._arrive()
+        if self.loop.is_running:
+            self._boundary(self.progress)

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from transformers import TrainerCallback
-from transformers.trainer_utils import TrainOutput
 
 from accelerate_resume._accelerator import probe as probe_accelerator
+from accelerate_resume._accelerator import refuse_attached
 from accelerate_resume._accelerator import refuse_unsupported as refuse_accelerator
-from accelerate_resume._hf_trainer import HfTrainer, find_trainer, probe, put_first, refuse_unsupported
-from accelerate_resume._trainer_framework import TrainerFramework
-from accelerate_resume.plugin import _show_unless_configured
+from accelerate_resume._hf_probe import find_trainer, probe, put_first, refuse_unsupported
+from accelerate_resume._hf_trainer import HfTrainer
+from accelerate_resume._trainer_run import TrainerRun
 from resume_core.candidates import resume_mode
+from resume_core.embedded import refuse_without_directory
 from resume_core.errors import ResumeError
 from resume_core.policy import Changes, Keep, SaveEvery, as_policies, plain_options
-from resume_core.session import Session
-from resume_core.state import Ending, Fact
 
 __all__ = ["TrainerResumeCallback"]
-
-_log = logging.getLogger("accelerate_resume")
 
 
 class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
@@ -35,8 +31,12 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
         trainer = Trainer(model, args, train_dataset=data, callbacks=[TrainerResumeCallback("runs/first")])
         trainer.train()
 
+    The Trainer's own folders ``checkpoint-N`` are made complete as well: ``train(resume_from_checkpoint=...)`` goes on
+    exactly from the newest one that is whole.
+
     Args:
-        directory: where the run's checkpoints live, one directory a run: a local path or any fsspec URL.
+        directory: where the run's checkpoints live, one directory a run: a local path or any fsspec URL. None: only
+            the Trainer's own folders are made complete.
         scratch: a fast local directory in front of ``directory``; ``/dev/shm/NAME`` works as one. Checkpoints are
             committed there first and promoted to the directory in the background. It is a cache: the newest one or two
             are there, several runs may share it, and when it is gone nothing is lost but what was not promoted yet.
@@ -50,13 +50,14 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
         storage_options: passed to fsspec.
 
     Raises:
-        ValueError: an unusable ``resume`` or ``scratch``, or a value of a policy that is out of range.
+        ValueError: an unusable ``resume`` or ``scratch``, a value of a policy that is out of range, or an argument that
+            has no meaning without a directory.
         TypeError: a policy of the wrong type, or with a field that it does not have.
     """
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: str | os.PathLike[str] | None = None,
         *,
         scratch: str | os.PathLike[str] | None = None,
         resume: str = "auto",
@@ -66,11 +67,18 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         resume_mode(resume)
+        if directory is None:
+            given = {"scratch": scratch, "save": save, "keep": keep, "storage_options": storage_options}
+            advice = (
+                "say when to save in TrainingArguments, and what to go on from in train(resume_from_checkpoint=...)"
+            )
+            refuse_without_directory("TrainerResumeCallback", advice, resume=resume != "auto", **given)
         self._directory = directory
         self._options = as_policies(save=save, keep=keep, changes=changes)
         self._options |= {"scratch": scratch, "resume": resume, "storage_options": plain_options(storage_options)}
         self._trainer: Any = None
-        self._run: _Run | None = None
+        self._run: TrainerRun | None = None
+        self._given: Any = None  # what train was told to go on from
         self._fit = 0  # calls of train that have come to their end: the place of the next one
 
     # ---- hooks
@@ -102,12 +110,14 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
         probe(trainer)
         put_first(trainer, self)
         self._trainer = trainer
-        HfTrainer(trainer).around("_inner_training_loop", self._train)
+        hf = HfTrainer(trainer)
+        hf.around("train", self._called)
+        hf.around("_inner_training_loop", self._train)
         return self
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Refuse to be there in vain."""
-        if self._trainer is None and resume_mode(self._options["resume"]) != "off":
+        if self._trainer is None and not self._is_off:
             raise ResumeError(
                 "this TrainerResumeCallback was added to a Trainer that was there already: give it to "
                 "Trainer(callbacks=[...]), or call its attach(trainer) before trainer.train()"
@@ -125,103 +135,31 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
 
     # ---- a call of train
 
+    @property
+    def _is_off(self) -> bool:
+        return resume_mode(self._options["resume"]) == "off"
+
+    def _called(self, plain: Callable[..., Any], resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """The Trainer is not told what to go on from: it would load that before anything was compared."""
+        if self._is_off:
+            return plain(resume_from_checkpoint, *args, **kwargs)
+        self._given = resume_from_checkpoint
+        try:
+            return plain(None, *args, **kwargs)
+        finally:
+            self._given = None
+
     def _train(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if resume_mode(self._options["resume"]) == "off":
+        if self._is_off:
             return plain(*args, **kwargs)
         refuse_unsupported(self._trainer, kwargs.get("trial"))
         refuse_accelerator(self._trainer.accelerator)
-        run = self._run = _Run(self._trainer, self._directory, self._fit, self._options)
+        refuse_attached(self._trainer.accelerator)
+        given = kwargs.pop("resume_from_checkpoint", None) or self._given  # by a train() of the user's own
+        run = self._run = TrainerRun(self._trainer, self._directory, self._fit, self._options, given)
         try:
             result = run.train(lambda: plain(*args, **kwargs))
         finally:
             self._run = None
-        self._fit += 1
+        self._fit += not run.is_interrupted
         return result
-
-
-class _Over(BaseException):
-    """Leaves the loop of a Trainer whose training had come to its end before."""
-
-
-class _Run:
-    """One call of ``train``.
-
-    Args:
-        trainer: to be followed.
-        directory: of the run.
-        fit: the place of this call among those of the script.
-        options: of the session.
-    """
-
-    def __init__(self, trainer: Any, directory: str | os.PathLike[str], fit: int, options: Mapping[str, Any]) -> None:
-        self._hf = HfTrainer(trainer)
-        self.framework = TrainerFramework(self._hf, self._boundary, lambda note: self._log.warning("%s", note))
-        self.session: Session | None = None
-        self._directory, self._fit, self._options = directory, fit, options
-        self._log = _log
-        if not self.framework.ranks.is_first:  # what rank 0 says is said for all
-            self._log = _log.getChild("ranks")
-            self._log.setLevel(logging.ERROR)
-        _show_unless_configured(_log)
-
-    def _boundary(self, progress: Any) -> None:
-        assert self.session is not None
-        self.session.begin(progress)
-        self.session.boundary(progress)
-
-    def train(self, plain: Callable[[], Any]) -> Any:
-        """Train what is left; the result of all of it."""
-        try:
-            result = self._follow(plain)
-        except BaseException as error:
-            if self.session is not None:
-                self.session.end(error)
-            raise
-        finally:
-            self.framework.loop.is_running = False
-            self._hf.uninstall()
-            self.framework.release()
-        return result
-
-    def _follow(self, plain: Callable[[], Any]) -> Any:
-        self._hf.install(self.framework.calls(self._start))
-        try:
-            result = plain()
-        except _Over:
-            assert self.session is not None
-            self.session.end()
-            step, loss, metrics = self.framework.result
-            self._hf.leave()
-            return TrainOutput(step, loss, dict(metrics))
-        session, self.framework.result = self.session, list(result)
-        assert session is not None
-        if not self._hf.is_interrupted:
-            session.finish(self.framework.progress, self._ending())
-        session.end()
-        return result
-
-    def _ending(self) -> Ending:
-        hf = self._hf
-        if hf.is_at_limit:
-            return Ending("max_steps", {"max_steps": hf.trainer.state.global_step})
-        if hf.is_stopped:
-            return Ending("stop", {})
-        return Ending("num_train_epochs", {"num_train_epochs": hf.num_epochs})
-
-    def _start(self) -> int:
-        framework, hf = self.framework, self._hf
-        framework.know_train_loader()
-        framework.limits = {"max_steps": hf.max_steps, "num_train_epochs": hf.num_epochs}
-        seed = int(hf.trainer.args.seed)
-        framework.seed = Fact(seed)
-        session = self.session = Session(framework, self._directory, log=self._log, fit=self._fit, **self._options)
-        session.start(seed)
-        if session.is_over:
-            framework.loop.arrive_now()
-            raise _Over
-        framework.loop.is_running = True
-        for note in framework.begin():
-            self._log.warning("%s", note)
-        if framework.loop.destination is not None:
-            session.begin(framework.progress)
-        return framework.first_epoch()

@@ -18,7 +18,7 @@ from resume_core.errors import CorruptCheckpointError, UnsupportedStateError
 from resume_core.framework import Framework
 from resume_core.pieces import Pieces, PieceWriter, read_pieces
 from resume_core.policy import Changes
-from resume_core.state import Progress
+from resume_core.state import Progress, RunConfig
 
 __all__ = ["FolderSession"]
 
@@ -58,7 +58,38 @@ class FolderSession(EmbeddedSession):
             raise
         self._run = self._run or self._framework.ranks.share("the mark of saves", secrets.token_hex(8))
 
+    def join(self, key: int, config: RunConfig) -> None:
+        """The run has a directory, and the session of that has decided: folders are saved beside it.
+
+        Args:
+            key: of the run.
+            config: what decides it.
+        """
+        self._key, self._config = key, config
+        self._run = self._run or self._framework.ranks.share("the mark of saves", secrets.token_hex(8))
+
     # ---- saving
+
+    def announce(self, folder: str) -> None:
+        """The framework is about to write into ``folder``, and `begin_save` follows when it has: until then it is torn.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        self._writer = self._writer or PieceWriter(self._framework.ranks)
+        self._writer.begin(folder, f"{self._run}-{self._num_saves}-announced", Incomplete("in part"))
+
+    def begin_incomplete(self, folder: str, reason: str, advice: str = "") -> None:
+        """In place of `begin_save`, where nothing can be exact.
+
+        Args:
+            folder: of this save.
+            reason: why, as the end of a sentence; said once for each reason.
+            advice: what to do instead.
+        """
+        self._writer = self._writer or PieceWriter(self._framework.ranks)
+        self._num_saves += 1
+        self._writer.begin(folder, f"{self._run}-{self._num_saves}", self._incomplete(reason, advice))
 
     def begin_save(self, folder: str, progress: Progress, capture: Callable[[], Mapping[str, Any]]) -> None:
         """The framework is about to write into ``folder``.

@@ -145,6 +145,16 @@ class Session:
         self._given = given
 
     @property
+    def has_restored(self) -> bool:
+        """Whether the run goes on from a checkpoint in its directory."""
+        return self._restored is not None
+
+    @property
+    def identity(self) -> tuple[int, RunConfig]:
+        """The run's key and config, once it has started."""
+        return self._key, self._config
+
+    @property
     def blocked_s(self) -> float | None:
         """Median seconds that a save of this attempt kept training waiting; None before the first."""
         return self._saves.blocked_s

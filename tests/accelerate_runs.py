@@ -15,7 +15,7 @@ from typing import Any
 import harness
 from harness import Job
 
-SCRIPTS = {"trainer": "trainer_scripts"}
+SCRIPTS = {"trainer": "trainer_scripts", "texts": "trainer_texts"}
 
 
 def _child(*jobs: Job, ranks: tuple[int, int, int] | None = None) -> None:

@@ -11,7 +11,7 @@ from harness import Job
 
 def new_job(root: Path, name: str = "whole", **options: Any) -> Job:
     """A job that saves at each boundary; fields of `Job` among the options are its own."""
-    return accelerate_runs.new_job(root, name, script="trainer", **options)
+    return accelerate_runs.new_job(root, name, **{"script": "trainer", **options})
 
 
 def arguments(**chosen: Any) -> dict[str, Any]:

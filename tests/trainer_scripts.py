@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
+import signal
+import sys
 from typing import Any
 
 import harness
@@ -17,6 +20,7 @@ from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from accelerate_resume import Changes, Keep, SaveEvery
 from accelerate_resume.trainer import TrainerResumeCallback
 from resume_core.boundaries import Boundaries
+from resume_core.session import Session
 from resume_core.state import Progress
 
 _OF_THE_CLOCK = ("runtime", "per_second", "model_preparation_time")
@@ -71,8 +75,9 @@ class Counting(TrainerCallback, ExportableState):
 
     def _settle(self) -> None:
         """The next boundary can save."""
-        if self.recorder.job.settle and self.resume is not None and self.resume._run is not None:
-            self.resume._run.session.wait()
+        run = self.resume._run if self.resume is not None else None
+        if self.recorder.job.settle and run is not None and isinstance(run.session, Session):
+            run.session.wait()
 
     def _note(self, hook: str, **facts: Any) -> None:
         self._settle()
@@ -115,9 +120,12 @@ class Recorded(Trainer):
     job: harness.Job
     counting: Counting
 
-    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        ids = inputs.pop("id")
+    def _strip(self, inputs: dict[str, Any]) -> None:
         inputs.pop("length", None)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        ids, x = inputs.pop("id"), inputs["x"]
+        self._strip(inputs)
         if not model.training:
             return super().compute_loss(model, inputs, *args, **kwargs)
         done, options = self.counting.done, self.job.options
@@ -132,7 +140,7 @@ class Recorded(Trainer):
             epoch=int(self.state.epoch),
             batch=done,
             ids=ids.tolist(),
-            x=inputs["x"].tolist(),
+            x=x.tolist(),
             loss=loss.item(),
             lr=self._get_learning_rate(),
             scale=None if self.accelerator.scaler is None else self.accelerator.scaler.get_scale(),
@@ -142,7 +150,7 @@ class Recorded(Trainer):
         return loss
 
 
-def make_trainer(job: harness.Job) -> Recorded:
+def make_trainer(job: harness.Job, kind: type[Recorded] = Recorded, **parts: Any) -> Recorded:
     options, steps = job.options, job.save_steps
     arguments = {
         "per_device_train_batch_size": job.batch_size,
@@ -158,27 +166,27 @@ def make_trainer(job: harness.Job) -> Recorded:
         "seed": job.seed,
         **options.get("arguments", {}),
     }
-    args = TrainingArguments(
-        output_dir=f"{job.directory}-hf", use_cpu=True, report_to=[], disable_tqdm=True, remove_unused_columns=False,
-        **arguments,
-    )  # fmt: skip
+    folder = options.get("hf", f"{job.directory}-hf")
+    quiet = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "remove_unused_columns": False}
+    args = TrainingArguments(folder, **quiet | arguments)
     counting = Counting(job)
     callbacks: list[Any] = [counting]
     if "patience" in options:
         callbacks.append(EarlyStoppingCallback(options["patience"]))
-    resume = TrainerResumeCallback(
-        job.directory,
-        resume=job.resume,
-        save=SaveEvery(steps=steps, minutes=None if steps else 1e-9),
-        keep=Keep(last=job.keep),
-        changes=Changes(allow=job.allow, otherwise=job.otherwise),
-    )
+    changes = Changes(allow=job.allow, otherwise=job.otherwise)
+    if options.get("no_directory"):
+        resume = TrainerResumeCallback(changes=changes)
+    else:
+        save = SaveEvery(steps=steps, minutes=None if steps else 1e-9)
+        resume = TrainerResumeCallback(
+            job.directory, resume=job.resume, save=save, keep=Keep(last=job.keep), changes=changes
+        )
     if job.plugin:
         callbacks.append(resume)
     torch.manual_seed(job.seed)
     validation = Samples(job, 7, "val") if args.eval_strategy != "no" else None
-    trainer = Recorded(Net(options), args, train_dataset=Samples(job, job.num_samples), eval_dataset=validation,
-                       callbacks=callbacks)  # fmt: skip
+    parts = {"model": Net(options), "train_dataset": Samples(job, job.num_samples), **parts}
+    trainer = kind(args=args, eval_dataset=validation, callbacks=callbacks, **parts)
     trainer.job, trainer.counting = job, counting
     counting.resume, counting.trainer = resume, trainer
     if options.get("scaler"):
@@ -189,7 +197,7 @@ def make_trainer(job: harness.Job) -> Recorded:
 def end(trainer: Recorded, result: Any) -> None:
     trainer.counting.recorder.end(
         parameters=harness.digest(trainer.model.state_dict()),
-        buffer=trainer.model.seen.item(),
+        buffers={name: buffer.tolist() for name, buffer in trainer.model.named_buffers()},
         optimizer=harness.digest(trainer.optimizer.state_dict()),
         scheduler=harness.digest(trainer.lr_scheduler.state_dict()),
         scaler=None if trainer.accelerator.scaler is None else trainer.accelerator.scaler.state_dict(),
@@ -207,6 +215,24 @@ def signal_jit(trainer: Trainer) -> None:
     found.jit_manager._enable_checkpoint()
 
 
+def die_before(trainer: Trainer, step: int, file: str | None) -> None:
+    """Be killed when the folder of a step is about to get a file; None: when the Trainer has written it all."""
+    plain = trainer._save_checkpoint
+
+    def save(*args: Any, **kwargs: Any) -> None:
+        def watch(event: str, parts: tuple[Any, ...]) -> None:
+            if event == "open" and file is not None and str(parts[0]).endswith(f"checkpoint-{step}/{file}"):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        if trainer.state.global_step == step:
+            sys.addaudithook(watch)
+        plain(*args, **kwargs)
+        if trainer.state.global_step == step and file is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    trainer._save_checkpoint = save  # type: ignore[method-assign]
+
+
 def cut_inside_windows() -> None:
     """Let saves fall there, as they do when a signal asks for one."""
     plain = Boundaries._decide
@@ -222,6 +248,8 @@ def run(job: harness.Job) -> None:
     if job.options.get("cuts"):
         cut_inside_windows()
     trainer = make_trainer(job)
+    if "dies before" in job.options:
+        die_before(trainer, *job.options["dies before"])
     for _ in range(job.options.get("num_trains", 1)):
-        result = trainer.train()
+        result = trainer.train(resume_from_checkpoint=job.options.get("given"))
     end(trainer, result)

@@ -11,6 +11,7 @@ once in it, each time a new *round*. The *position* counts the samples of a roun
 from __future__ import annotations
 
 import contextlib
+import itertools
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -144,6 +145,14 @@ class ResumableLoader:
             "sampler": first,
             "sampler_later": now,
         }
+
+    def passed_over(self, epoch: int, num_batches: int) -> dict[str, Any]:
+        """What `seek` takes to go on behind batches that were used elsewhere; indices alone are gone over."""
+        at, single = Round(epoch, 0), self.loader.batch_sampler is None
+        units = order(self._sampler, derive(self._seed(_ORDER, at), self.salt), 0, single=single)
+        sizes = [1 if single else len(unit) for unit in itertools.islice(units, num_batches)]
+        marks = {"key": self.key, "salt": self.salt, "epoch": epoch, "round": 0, "num_batches": num_batches}
+        return {**marks, "position": sum(sizes), "sampler": {}, "sampler_later": {}}
 
     def seek(self, state: Mapping[str, Any]) -> None:
         """One of the next calls of ``iter()`` delivers the batch after the one that ``state`` was taken at.

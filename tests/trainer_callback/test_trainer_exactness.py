@@ -54,7 +54,17 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize("kind", LOOPS)
+SLOW = {
+    "evaluated at first", "logged every 4 steps", "half an epoch more", "without the last batch", "in order", "bf16",
+    "fp16", "told to restore callbacks", "split batches", "not seedable", "masked words", "grouped by length",
+}  # fmt: skip
+
+
+def some_slow(kinds):
+    return [pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else []) for kind in kinds]
+
+
+@pytest.mark.parametrize("kind", some_slow(LOOPS))
 def test_loops_of_every_kind_go_on_exactly(tmp_path, kind):
     job, whole = whole_run(tmp_path, **LOOPS[kind])
     assert_resumes(job, whole, some(list(checkpoints(job)), 9))
@@ -72,5 +82,25 @@ def test_no_sample_that_was_consumed_is_read_again(tmp_path):
     names = list(checkpoints(job))
     assert_resumes(job, whole, names[2:18:3])
     for number in range(len(names[2:18:3])):
+        again = job.but(name=f"again-{number}")
+        assert sorted(harness.reads(again)) == sorted(i for step in harness.batches(again) for i in step["ids"])
+
+
+TEXTS = {
+    "masked words": {},
+    "masked words, 2 workers": {"workers": 2},
+    "grouped by length": arguments(train_sampling_strategy="group_by_length"),
+    "grouped by length, seedable or not": arguments(
+        train_sampling_strategy="group_by_length", accelerator_config={"use_seedable_sampler": False}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", some_slow(TEXTS))
+def test_texts_go_on_exactly(tmp_path, kind):
+    job, whole = whole_run(tmp_path, script="texts", epochs=2, **TEXTS[kind])
+    names = list(checkpoints(job))
+    assert_resumes(job, whole, some(names, 5))
+    for number in range(5):
         again = job.but(name=f"again-{number}")
         assert sorted(harness.reads(again)) == sorted(i for step in harness.batches(again) for i in step["ids"])

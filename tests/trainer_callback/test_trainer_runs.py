@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import harness
 import pytest
 from accelerate_runs import checkpoints, fails, start, train
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from trainer_runs import arguments, new_job
 
 CONSTANT = {"lr_scheduler_type": "constant"}
 
 
-def killed(job, batch, *, saved=None, **changes):
+def killed(job, batch, *, saved=None, resume_at=None, **changes):
     """The next start of a job that was killed as it trained on a batch, the save before it being there.
 
-    ``saved`` says what the save counts, where that is not all that was trained on.
+    ``saved`` says what the save counts, where that is not all that was trained on; ``resume_at`` from which batch on
+    it goes on, where that is not the last save.
     """
     saved = batch if saved is None else saved
     first = job.but(name="first", directory=f"{job.root}/killed", pause_at=batch)
@@ -22,6 +26,8 @@ def killed(job, batch, *, saved=None, **changes):
         lambda: first.path("paused").exists() and saved in harness.committed_batches(first), process, first
     )
     harness.kill(process)
+    if resume_at is not None:
+        changes["resume"] = next(name for name, found in checkpoints(first).items() if found["batch"] == resume_at)
     return first.but(name="second", seed=99, pause_at=None, **changes)
 
 
@@ -118,3 +124,20 @@ def test_a_signal_that_the_trainer_heeds_ends_a_run_that_goes_on_where_it_was(tm
     assert train(second) == whole
     assert len(harness.batches(second)) == 18 - num_batches
     assert harness.steps(second) == harness.steps(job)[-len(harness.steps(second)) :]
+
+
+def test_tensorboard_shows_each_step_once(tmp_path):
+    chosen = arguments(report_to=["tensorboard"], eval_strategy="steps", eval_steps=3)
+    job = new_job(tmp_path, **chosen)
+    train(job)
+    second = killed(job, 9, resume_at=6)
+    train(second)
+    (folder,) = Path(f"{second.directory}-hf/runs").glob("*")
+    assert len(list(folder.glob("events*"))) == 2
+    board = EventAccumulator(str(folder)).Reload()
+    (whole,) = Path(f"{job.directory}-hf/runs").glob("*")
+    expected = EventAccumulator(str(whole)).Reload()
+    for name in ("train/loss", "eval/loss", "train/learning_rate"):
+        found = [(event.step, event.value) for event in board.Scalars(name)]
+        assert found == [(event.step, event.value) for event in expected.Scalars(name)]
+    assert [event.step for event in board.Scalars("train/loss")] == [*range(1, 19)]
