@@ -101,6 +101,6 @@ def test_texts_go_on_exactly(tmp_path, kind):
     job, whole = whole_run(tmp_path, script="texts", epochs=2, **TEXTS[kind])
     names = list(checkpoints(job))
     assert_resumes(job, whole, some(names, 5))
-    for number in range(5):
+    for number in range(5 if "grouped" not in kind else 0):  # at each start the Trainer asks for the lengths of all
         again = job.but(name=f"again-{number}")
         assert sorted(harness.reads(again)) == sorted(i for step in harness.batches(again) for i in step["ids"])
