@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from resume_core.errors import CorruptCheckpointError, ResumeError, SaveFailedError, UnsupportedStateError
-from resume_core.files import CheckpointFiles
+from resume_core.errors import ResumeError, SaveFailedError, UnsupportedStateError
+from resume_core.files import OWN, SHARED, STRUCTURE, TENSORS, CheckpointFiles
 from resume_core.image import (
     Arena,
     FileSpec,
@@ -25,7 +25,6 @@ from resume_core.image import (
     fingerprint,
     flatten,
     own_part,
-    unflatten,
 )
 from resume_core.ranks import Ranks
 from resume_core.shares import bring
@@ -41,13 +40,10 @@ from resume_core.storage import (
 
 __all__ = ["Checkpointer", "Pending"]
 
-_MODEL = "model.safetensors"
-_TRAINING = "training.safetensors"
-_STRUCTURE = "training.json"
-_SHARED = ("model", "training")  # parts of a state that are the same on all ranks, or nearly so
 # of each part the prefix of its names; the file of the weights is used alone, with the names that the state_dict has
 _PATHS = {"model": "", "training": "training", "rank": "rank"}
-_OWN = "own"
+# as safetensors' own writers say it: transformers opens no file without
+_FORMAT = {"format": "pt"}
 
 
 @dataclass
@@ -135,8 +131,7 @@ class Checkpointer:
         self._stager = Stager(Arena())
         self._memories = {part: Memory() for part in _PATHS}
         self._names = {
-            "model": _MODEL,
-            "training": _TRAINING,
+            **TENSORS,
             "rank": rank_file(self._ranks.rank, ".safetensors"),
             "rank.json": rank_file(self._ranks.rank, ".json"),
         }
@@ -180,7 +175,7 @@ class Checkpointer:
             return flat, {}
         value = {"problem": str(problem or ""), "path": getattr(problem, "path", "")}
         if self._ranks.is_first and problem is None:
-            value["first"] = {part: fingerprint(flat[part]) for part in _SHARED}
+            value["first"] = {part: fingerprint(flat[part]) for part in SHARED}
         answer = self._ranks.agree(what, value, _first_problem)
         if problem is not None:
             raise problem
@@ -208,11 +203,11 @@ class Checkpointer:
         flat, first = self._flatten("staging", state)
         own = self._own(flat, first)
         documents: dict[str, Any] = {
-            self._names["rank.json"]: {"rank": flat["rank"].structure, _OWN: _own_documents(own)}
+            self._names["rank.json"]: {"rank": flat["rank"].structure, OWN: _own_documents(own)}
         }
         if self._ranks.is_first:
             info = flatten(dict(state.info), lenient=True).structure
-            documents[_STRUCTURE] = {part: flat[part].structure for part in _SHARED} | {"info": info}
+            documents[STRUCTURE] = {part: flat[part].structure for part in SHARED} | {"info": info}
         pending = Pending([], documents, header, self._ranks)
 
         def begin(images: list[Image]) -> None:
@@ -230,7 +225,7 @@ class Checkpointer:
         """What this rank has otherwise than rank 0, of each part that is shared."""
         if self._ranks.is_first:
             return {}
-        return {part: own_part(flat[part], first[part]) for part in _SHARED}
+        return {part: own_part(flat[part], first[part]) for part in SHARED}
 
     def _files(self, flat: Mapping[str, Flat], own: Mapping[str, OwnPart]) -> list[FileSpec]:
         of_rank = FileSpec(self._names["rank"], {**flat["rank"].tensors, **_own_tensors(own)})
@@ -241,7 +236,7 @@ class Checkpointer:
                 self._names["model"],
                 flat["model"].tensors,
                 plain=True,
-                metadata=flat["model"].aliases,
+                metadata={**_FORMAT, **flat["model"].aliases},
                 plan=flat["model"].plan,
             ),
             FileSpec(self._names["training"], flat["training"].tensors, plan=flat["training"].plan),
@@ -300,33 +295,12 @@ class Checkpointer:
                 path=ref.path,
             )
         files = CheckpointFiles(stores or [self.store], ref, manifest)
-        structure = files.document(_STRUCTURE, {*_SHARED})
-        document = files.document(self._names["rank.json"], {"rank", _OWN})
-        own_tensors, of_rank = _split(files.tensors(self._names["rank"]))
-        rank = unflatten(document["rank"], of_rank, path=f"{ref.path}/{self._names['rank']}")
-        own = {part: self._own_part(ref, part, document[_OWN], own_tensors[part]) for part in _SHARED}
-        trees = {
-            part: files.tree(
-                self._names[part], structure[part], own[part], into=(into or {}).get(part), plain=part == "model"
-            )
-            for part in reversed(_SHARED)
-        }
-        return State(model=trees["model"], training=trees["training"], rank=rank)
+        return files.state(self._ranks.rank, into=into)
 
     def size_bytes(self, manifest: Manifest) -> int:
         """Bytes of the files that this rank would stage for such a checkpoint."""
-        staged = {self._names["rank"], *((_MODEL, _TRAINING) if self._ranks.is_first else ())}
+        staged = {self._names["rank"], *(TENSORS.values() if self._ranks.is_first else ())}
         return sum(record.size_bytes for record in manifest.files if record.name in staged)
-
-    def _own_part(
-        self, ref: CheckpointRef, part: str, table: Any, tensors: Mapping[str, torch.Tensor]
-    ) -> OwnPart | None:
-        try:
-            fields = table.get(part)
-            return None if fields is None else OwnPart(fields["structure"], tuple(fields["shared"]), tensors)
-        except (AttributeError, KeyError, TypeError) as error:
-            path = f"{ref.path}/{self._names['rank.json']}"
-            raise CorruptCheckpointError(f"{path} does not fit {self._names[part]}: {error!r}", path=path) from error
 
 
 def _first_problem(values: list[dict[str, Any]]) -> dict[str, Any]:
@@ -344,7 +318,7 @@ def _own_tensors(own: Mapping[str, OwnPart]) -> dict[str, torch.Tensor]:
     # weights are contiguous, as those of rank 0 are in their file; and each tensor is a copy, as a file holds one once
     # and this rank may have the same one in another part of its state
     return {
-        f"{_OWN}.{part}.{name}": tensor.contiguous().clone() if part == "model" else tensor.clone()
+        f"{OWN}.{part}.{name}": tensor.contiguous().clone() if part == "model" else tensor.clone()
         for part, mine in own.items()
         for name, tensor in mine.tensors.items()
     }
@@ -356,12 +330,3 @@ def _own_documents(own: Mapping[str, OwnPart]) -> dict[str, Any]:
         for part, mine in own.items()
         if mine.structure is not None or mine.tensors
     }
-
-
-def _split(stored: Mapping[str, torch.Tensor]) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
-    """The tensors of a rank's file: its own of each shared part, and those of its rank state."""
-    own: dict[str, dict[str, torch.Tensor]] = {}
-    for part in _SHARED:
-        prefix = f"{_OWN}.{part}."
-        own[part] = {name.removeprefix(prefix): t for name, t in stored.items() if name.startswith(prefix)}
-    return own, {name: t for name, t in stored.items() if not name.startswith(f"{_OWN}.")}

@@ -19,9 +19,20 @@ from resume_core.image import (
     unflatten,
     with_own_part,
 )
-from resume_core.storage import CheckpointRef, FileReader, Manifest, Store, read_file
+from resume_core.state import State
+from resume_core.storage import CheckpointRef, FileReader, Manifest, Store, rank_file, read_file
 
-__all__ = ["CheckpointFiles"]
+__all__ = ["OWN", "SHARED", "STRUCTURE", "TENSORS", "CheckpointFiles"]
+
+TENSORS = {"model": "model.safetensors", "training": "training.safetensors"}
+"""The files of the parts of a state that are the same on all ranks, or nearly so."""
+
+SHARED = tuple(TENSORS)
+STRUCTURE = "training.json"
+"""The structures of those parts."""
+
+OWN = "own"
+"""What a rank has otherwise than rank 0 of those parts: a field of its document, and the prefix of its tensors."""
 
 _LENGTH_BYTES = 8  # of the field that a safetensors file begins with
 
@@ -39,6 +50,73 @@ class CheckpointFiles:
     stores: Sequence[Store]
     ref: CheckpointRef
     manifest: Manifest
+
+    def structure(self) -> dict[str, Any]:
+        """What is around the tensors of all ranks: by part, and under ``"info"`` what was recorded for people.
+
+        Raises:
+            CorruptCheckpointError: the file is damaged, or is something else.
+            OSError: no store that holds it can be read.
+        """
+        found: dict[str, Any] = self.document(STRUCTURE, {*SHARED})
+        return found
+
+    def state(
+        self,
+        rank: int,
+        *,
+        into: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
+        structure: Mapping[str, Any] | None = None,
+    ) -> State:
+        """All that one rank had captured, but ``info``.
+
+        The weights are read last: what cannot be understood elsewhere is found out before a live tensor is touched.
+
+        Args:
+            rank: one of those that saved.
+            into: see `Checkpointer.read`.
+            structure: what `structure` gave, when it was read before.
+
+        Raises:
+            CorruptCheckpointError: a file is missing, torn, altered or cannot be understood.
+            UnsupportedStateError: a leaf of the user's own that is not registered in this process.
+            OSError: no store that holds it can be read.
+        """
+        structure = self.structure() if structure is None else structure
+        of_rank, own = self._read_rank(rank)
+        trees = {
+            part: self.tree(
+                TENSORS[part], structure[part], own[part], into=(into or {}).get(part), plain=part == "model"
+            )
+            for part in reversed(SHARED)
+        }
+        return State(model=trees["model"], training=trees["training"], rank=of_rank)
+
+    def rank(self, rank: int) -> Any:
+        """What only that rank had.
+
+        Raises:
+            CorruptCheckpointError: see `state`.
+            UnsupportedStateError: see `state`.
+            OSError: see `state`.
+        """
+        return self._read_rank(rank)[0]
+
+    def _read_rank(self, rank: int) -> tuple[Any, dict[str, OwnPart | None]]:
+        name, document_name = rank_file(rank, ".safetensors"), rank_file(rank, ".json")
+        document = self.document(document_name, {"rank", OWN})
+        own_tensors, tensors = _split(self.tensors(name))
+        tree = unflatten(document["rank"], tensors, path=f"{self.ref.path}/{name}")
+        own = {part: self._own_part(document_name, part, document[OWN], own_tensors[part]) for part in SHARED}
+        return tree, own
+
+    def _own_part(self, name: str, part: str, table: Any, tensors: Mapping[str, torch.Tensor]) -> OwnPart | None:
+        try:
+            fields = table.get(part)
+            return None if fields is None else OwnPart(fields["structure"], tuple(fields["shared"]), tensors)
+        except (AttributeError, KeyError, TypeError) as error:
+            path = f"{self.ref.path}/{name}"
+            raise CorruptCheckpointError(f"{path} does not fit {TENSORS[part]}: {error!r}", path=path) from error
 
     def document(self, name: str, keys: set[str]) -> Any:
         """A JSON object that has ``keys``.
@@ -111,3 +189,12 @@ class CheckpointFiles:
         except (KeyError, TypeError) as error:
             raise CorruptCheckpointError(f"{path} and the file of a rank do not belong together: {error!r}") from error
         return unflatten(structure, tensors, plain=plain, path=path)
+
+
+def _split(stored: Mapping[str, torch.Tensor]) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
+    """The tensors of a rank's file: its own of each shared part, and those of its rank state."""
+    own: dict[str, dict[str, torch.Tensor]] = {}
+    for part in SHARED:
+        prefix = f"{OWN}.{part}."
+        own[part] = {name.removeprefix(prefix): t for name, t in stored.items() if name.startswith(prefix)}
+    return own, {name: t for name, t in stored.items() if not name.startswith(f"{OWN}.")}
