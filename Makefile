@@ -1,4 +1,5 @@
 # make demo      train on real data, get killed twice, compare with the run that was not        (about a minute)
+# make demo-all  the same with each framework: Lightning, Accelerate, transformers.Trainer
 # make test      the tests, without the long sweeps
 # make test-all  all tests that this machine can run
 # make test-gpu  those that need a CUDA device, with a torch that has it (PY=... or TORCH_INDEX=)
@@ -22,6 +23,8 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST_ARGS ?=
+FRAMEWORKS ?= lightning accelerate trainer
+DEMO_ARGS ?=
 
 ifeq ($(origin PY),undefined)
 PY := $(VENV)/bin/python
@@ -32,11 +35,16 @@ PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.t
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 SCRIPTS = $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')
 
-.PHONY: demo test test-all test-gpu lint bench clean
+.PHONY: demo demo-all test test-all test-gpu lint bench clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
-	$(SCRIPTS)/exact-resume demo
+	$(SCRIPTS)/exact-resume demo $(DEMO_ARGS)
+
+demo-all: $(READY)
+	set -e; for framework in $(FRAMEWORKS); do \
+		$(SCRIPTS)/exact-resume demo --framework $$framework --out demo-out/$$framework $(DEMO_ARGS); \
+	done
 
 test: $(READY)
 	$(PY) -m pytest -n 2 -m "not slow and not gpu" $(PYTEST_ARGS)

@@ -1,4 +1,4 @@
-"""Stands where `lightning_resume.demo` stands: trains nothing, but writes, saves and can be killed in the same way.
+"""Stands where the trainings of the demo stand: trains nothing, but writes, saves and can be killed in the same way.
 
 FAKE in the environment makes it misbehave: ``forget`` goes on with other samples after a kill, ``crash`` fails when it
 is started again, ``hang`` never trains, ``hurry`` never saves, ``silent`` ends without a word.

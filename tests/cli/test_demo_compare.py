@@ -109,7 +109,7 @@ def test_seeds_and_lost_batches_are_shown_but_not_judged():
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"inputs": "other"}, "augmented images"),
+        ({"inputs": "other"}, "augmented inputs"),
         ({"rate": 0.5000000000000001}, "learning rate"),
         ({"loss": 0.123}, "loss"),
         ({"ids": (3, 2)}, "order of the samples"),
@@ -156,7 +156,7 @@ def test_repetition_in_both_runs_is_not_called_right():
     [
         ({"parameters": "p" * 63 + "q"}, "final parameters (SHA-256)"),
         ({"optimizer": "o" * 63 + "q"}, "final optimizer state"),
-        ({"accuracy": math.nextafter(0.5, 1)}, "accuracy on held-out digits"),
+        ({"accuracy": math.nextafter(0.5, 1)}, "accuracy on held-out data"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

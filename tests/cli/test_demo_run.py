@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -15,14 +16,16 @@ from rich.console import Console
 from test_demo_compare import step
 
 from resume_core.cli.demo import Settings, processes, run, run_demo
+from resume_core.cli.demo.frameworks import FRAMEWORKS
 from resume_core.cli.demo.processes import Children, DemoError, Job
 from resume_core.cli.demo.run import Aim, aims, last_save
+
+FAKE = dataclasses.replace(FRAMEWORKS["lightning"], module="fake_training")
 
 
 @pytest.fixture
 def fake(monkeypatch):
     """Runs the demo; gives the exit code and what was printed."""
-    monkeypatch.setattr(processes, "_MODULE", "fake_training")
     monkeypatch.setattr(run, "_SAVE_STEPS", 15)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
 
@@ -30,7 +33,7 @@ def fake(monkeypatch):
         monkeypatch.setenv("FAKE", fault)
         text = io.StringIO()
         console = Console(file=text, width=1000)
-        return run_demo(Settings(plugin, out, seed=7, epochs=epochs, kills=kills), console), text.getvalue()
+        return run_demo(Settings(plugin, out, 7, epochs, kills, FAKE), console), text.getvalue()
 
     return demo
 
@@ -209,7 +212,7 @@ def test_only_committed_checkpoints_count_as_saved(tmp_path):
 def test_a_process_that_dies_by_a_signal_of_others_is_an_error(tmp_path, fake, monkeypatch):
     monkeypatch.setenv("FAKE", "hang")
     with Children() as children:
-        child = children.start(Job(str(tmp_path / "run"), "start-1", True, 7, 1, 10))
+        child = children.start(Job("fake_training", str(tmp_path / "run"), "start-1", True, 7, 1, 10))
         os.kill(child._process.pid, signal.SIGKILL)
         with pytest.raises(DemoError, match="exit code -9"):
             children.wait(child)

@@ -17,7 +17,7 @@ from typing import Any
 
 __all__ = ["Row", "Run", "Start", "Step", "compare", "coverage", "done_again", "effective", "parse_lines", "read_start"]
 
-_FIELDS = {"order of the samples": "ids", "augmented images": "inputs", "learning rate": "rate", "loss": "loss"}
+_FIELDS = {"order of the samples": "ids", "augmented inputs": "inputs", "learning rate": "rate", "loss": "loss"}
 _DIGEST_CHARS = 12  # of a digest, shown in the table; all of it is compared
 
 
@@ -30,7 +30,7 @@ class Step:
         epoch: from 0.
         batch: in the epoch, from 0.
         ids: the samples, in order.
-        inputs: digest of the augmented images.
+        inputs: digest of what the model was given.
         rate: the learning rate.
         loss: before the step.
     """
@@ -220,6 +220,6 @@ def _ends(reference: Run, interrupted: Run) -> Iterable[Row]:
     def shortened(digest: str) -> str:
         return digest[:_DIGEST_CHARS]
 
-    yield _row("accuracy on held-out digits", reference.accuracy, interrupted.accuracy, "{:.4%}".format)
+    yield _row("accuracy on held-out data", reference.accuracy, interrupted.accuracy, "{:.4%}".format)
     yield _row("final parameters (SHA-256)", reference.parameters, interrupted.parameters, shortened)
     yield _row("final optimizer state", reference.optimizer, interrupted.optimizer, shortened)

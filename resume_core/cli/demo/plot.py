@@ -19,20 +19,20 @@ _CLOSE_UPS = 3
 _AROUND = 8  # steps shown on either side of what was done again
 
 
-def draw(reference: Run, interrupted: Run, path: Path, *, plugin: bool) -> None:
+def draw(reference: Run, interrupted: Run, path: Path, *, title: str) -> None:
     """Draw the loss of every step of both runs.
 
     Args:
         reference: the run that was never killed.
         interrupted: the other.
         path: of the PNG file.
-        plugin: for the title.
+        title: what trained.
     """
     starts = interrupted.starts
     close_ups = list(itertools.pairwise(starts))[:_CLOSE_UPS]
     figure = Figure(figsize=(11, 7.6), dpi=120, layout="constrained")
     grid = figure.add_gridspec(2, len(close_ups))
-    figure.suptitle("exact-resume demo: " + ("Lightning with ResumeCallback" if plugin else "stock Lightning"))
+    figure.suptitle(f"exact-resume demo: {title}")
     expected = effective(reference.starts)
     axes = [figure.add_subplot(grid[0, :]), *(figure.add_subplot(grid[1, n]) for n in range(len(close_ups)))]
     _overview(axes[0], expected, starts)

@@ -19,11 +19,11 @@ from resume_core.cli.demo.compare import parse_lines
 
 __all__ = ["Child", "Children", "DemoError", "Job"]
 
-_MODULE = "lightning_resume.demo"
 _POLL_S = 0.004  # a batch takes about as long
 _DEADLINE_S = 300
 _LOG_LINES = 25
-_FOREIGN = ("EXACT_RESUME", "PL_", "SLURM_")  # environment of the caller's own jobs, which would steer the training
+# environment of the caller's own jobs, which would steer the training
+_FOREIGN = ("EXACT_RESUME", "PL_", "SLURM_", "ACCELERATE_")
 
 
 class DemoError(Exception):
@@ -32,17 +32,19 @@ class DemoError(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """One start of the training, as `lightning_resume.demo` reads it.
+    """One start of a training, as the modules of `resume_core.cli.demo.trainings` read it.
 
     Attributes:
+        module: that trains.
         folder: of the run.
         name: of this start.
-        plugin: False for stock Lightning.
+        plugin: False for the framework alone.
         seed: global seed.
         epochs: of the whole run.
         save_steps: optimizer steps between saves.
     """
 
+    module: str
     folder: str
     name: str
     plugin: bool
@@ -72,7 +74,7 @@ class Child:
         self.lines: list[dict[str, Any]] = []
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _MODULE, json.dumps(asdict(job))],
+                [sys.executable, "-m", job.module, json.dumps(asdict(job))],
                 cwd=self.folder,  # "-m" looks for modules there first, so it must be a folder of ours
                 env=_environment(),
                 stdin=subprocess.DEVNULL,

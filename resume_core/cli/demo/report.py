@@ -12,6 +12,7 @@ from rich.table import Table
 
 from resume_core.cli.demo.compare import Row, Run, coverage, done_again, effective
 from resume_core.cli.demo.folder import JSON, PLOT
+from resume_core.cli.demo.frameworks import FRAMEWORKS, Framework
 
 __all__ = ["Report", "print_report", "verdict", "write_report"]
 
@@ -21,16 +22,18 @@ class Report:
     """The outcome of a demo.
 
     Attributes:
-        plugin: False for stock Lightning.
+        plugin: False for the framework alone.
         reference: the run that was never killed.
         interrupted: the other.
         rows: their comparison.
+        framework: that trained.
     """
 
     plugin: bool
     reference: Run
     interrupted: Run
     rows: list[Row]
+    framework: Framework = FRAMEWORKS["lightning"]
 
     @property
     def differences(self) -> list[str]:
@@ -52,8 +55,8 @@ def verdict(report: Report) -> str:
     if report.plugin:
         return f"{differs} exact-resume promises that this never happens: please report it, with {JSON}."
     return (
-        f"{differs} This is expected of stock Lightning, and so is exit code 1: its checkpoints hold neither the place "
-        "in the shuffled epoch nor the random state, even where each start has the same seed."
+        f"{differs} This is expected of stock {report.framework.title}, and so is exit code 1: its checkpoints hold "
+        f"{report.framework.lacks}, even where each start has the same seed."
     )
 
 
@@ -93,13 +96,14 @@ def write_report(report: Report, out: Path, *, seconds: float) -> None:
     figures = {
         "identical": report.identical,
         "verdict": verdict(report),
+        "framework": report.framework.name,
         "plugin": report.plugin,
         "seconds": round(seconds, 1),
         "comparison": [asdict(row) for row in report.rows],
         **{name: _figures(run) for name, run in runs.items()},
     }
     (out / JSON).write_text(json.dumps(figures, indent=2) + "\n")
-    draw(report.reference, report.interrupted, out / PLOT, plugin=report.plugin)
+    draw(report.reference, report.interrupted, out / PLOT, title=report.framework.described(plugin=report.plugin))
 
 
 def _figures(run: Run) -> dict[str, Any]:

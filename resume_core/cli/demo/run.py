@@ -14,6 +14,7 @@ from rich.console import Console
 
 from resume_core.cli.demo.compare import Run, Step, compare, read_start
 from resume_core.cli.demo.folder import INTERRUPTED, UNINTERRUPTED, demo_folder
+from resume_core.cli.demo.frameworks import FRAMEWORKS, Framework
 from resume_core.cli.demo.processes import Child, Children, DemoError, Job
 from resume_core.cli.demo.report import Report, print_report, write_report
 from resume_core.storage.paths import parse_checkpoint_folder
@@ -23,6 +24,7 @@ __all__ = ["Aim", "Settings", "aims", "last_save", "run_demo"]
 _SAVE_STEPS = 25
 _GAP = 10  # batches between the last save and a kill: enough to see that they are done again
 _MARGIN = 3  # batches between a kill and the end of the epoch
+_STOCK = ("step=", "checkpoint-")  # names of what the frameworks alone save
 _FAILED, _STOPPED = 2, 130
 
 
@@ -31,11 +33,12 @@ class Settings:
     """What the user chose.
 
     Attributes:
-        plugin: False for stock Lightning.
+        plugin: False for the framework alone.
         out: where everything is written.
         seed: global seed of the first start.
         epochs: to train.
         kills: at most one an epoch.
+        framework: to train with.
     """
 
     plugin: bool
@@ -43,6 +46,7 @@ class Settings:
     seed: int
     epochs: int
     kills: int
+    framework: Framework = FRAMEWORKS["lightning"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def aims(epochs: int, kills: int) -> Iterator[Aim]:
 def last_save(run: Path) -> int:
     """Optimizer step of the newest committed checkpoint in the folder of a run, 0 without one."""
     found = (parse_checkpoint_folder(path.parent.name) for path in run.glob("checkpoints/*/*/manifest.json"))
-    stock = (int(path.stem.removeprefix("step=")) for path in run.glob("checkpoints/step=*.ckpt"))
+    stock = (int(path.stem[len(prefix) :]) for prefix in _STOCK for path in run.glob(f"checkpoints/{prefix}*"))
     return max([0, *(place[0] for place in found if place), *stock])
 
 
@@ -119,15 +123,16 @@ class _Demo:
 
     def run(self) -> int:
         begin = time.monotonic()
-        trainer = "Lightning with ResumeCallback" if self.settings.plugin else "stock Lightning"
-        self.console.print(f"[bold]Handwritten digits, {self.settings.epochs} epochs, {trainer}[/bold]")
+        chosen, framework = self.settings, self.settings.framework
+        trainer = framework.described(plugin=chosen.plugin)
+        self.console.print(f"[bold]{framework.data}, {chosen.epochs} epochs, {trainer}[/bold]")
         self.console.print("two trainings at once: one in peace, one that is killed")
         with self.console.status("training"):
             peaceful = self.children.start(self._job(UNINTERRUPTED, 1))
             interrupted = self._interrupted()
             self.children.wait(peaceful)
         reference = self._ended([peaceful])
-        report = Report(self.settings.plugin, reference, interrupted, compare(reference, interrupted))
+        report = Report(chosen.plugin, reference, interrupted, compare(reference, interrupted), framework)
         write_report(report, self.out, seconds=time.monotonic() - begin)
         print_report(report, self.out, self.console, seconds=time.monotonic() - begin)
         return 0 if report.identical else 1
@@ -136,7 +141,8 @@ class _Demo:
         """The plugin restores the seed's work as well, so each start may have another; stock gets its best chance."""
         chosen = self.settings
         seed = chosen.seed + (1000 * (number - 1) if chosen.plugin else 0)
-        return Job(str(self.out / run), f"start-{number}", chosen.plugin, seed, chosen.epochs, _SAVE_STEPS)
+        folder, module = str(self.out / run), chosen.framework.module
+        return Job(module, folder, f"start-{number}", chosen.plugin, seed, chosen.epochs, _SAVE_STEPS)
 
     def _interrupted(self) -> Run:
         starts: list[Child] = []
