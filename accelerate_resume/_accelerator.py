@@ -266,6 +266,12 @@ class Accelerated:
         return {"": found[0]} if len(found) == 1 else {f"{place}.": module for place, module in enumerate(found)}
 
     @property
+    def model_names(self) -> list[list[str]]:
+        """Of each model the prefix of its names in a checkpoint, and what ``save_state`` writes in place of that."""
+        compiled = ["_orig_mod." if hasattr(model, "_orig_mod") else "" for model in self.accelerator._models]
+        return [[prefix, own] for prefix, own in zip(self.models, compiled, strict=True)]
+
+    @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Torch's own."""
         return [own_optimizer(optimizer) for optimizer in self.accelerator._optimizers]

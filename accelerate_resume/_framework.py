@@ -263,7 +263,8 @@ class AcceleratorFramework:
         weights = self._weights()
         self._refuse_changes(weights)
         training = {"accelerator": self._accelerated.capture_training(), **self._capture_own()}
-        return State(model=weights, training=training, rank=self._capture_rank(rng, self.tracker.capture))
+        rank = self._capture_rank(rng, self.tracker.capture)
+        return State(model=weights, training=training, rank=rank, info={"models": self._accelerated.model_names})
 
     def _capture_own(self) -> dict[str, Any]:
         """What Accelerate does not know of, the same on all ranks."""

@@ -22,6 +22,7 @@ from transformers.trainer_callback import ExportableState, TrainerCallback
 
 from accelerate_resume._folders import capture_left_out
 from accelerate_resume._framework import AcceleratorFramework
+from accelerate_resume._hf_info import TrainerInfo
 from accelerate_resume._hf_trainer import Calls, HfTrainer
 from accelerate_resume._notes import OF_ACCELERATE
 from accelerate_resume._passes import Pass, TrackedLoader
@@ -204,6 +205,7 @@ class TrainerFramework(AcceleratorFramework):
     def __init__(self, hf: HfTrainer, boundary: Callable[[Progress], None], tell: Callable[[str], None]) -> None:
         super().__init__(hf.trainer.accelerator, boundary)
         self.hf, self._tell = hf, tell
+        self._info = TrainerInfo(hf.trainer)
         self.loop = self.tracker = TrainerTracker(self._reach, self._arrive)
         hf.num_batches = lambda: self.loop.counts.batch
         self._trainer_late: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
@@ -354,7 +356,8 @@ class TrainerFramework(AcceleratorFramework):
         """The state at a boundary: live references."""
         state = super().capture()
         training = {**state.training, "trainer": self.hf.capture_training(), "result": self.result}
-        return State(model=state.model, training=training, rank={**state.rank, "trainer": self.hf.capture_rank()})
+        rank = {**state.rank, "trainer": self.hf.capture_rank()}
+        return State(model=state.model, training=training, rank=rank, info={**state.info, **self._info.capture()})
 
     def apply(self, state: State) -> None:
         """Put the state into the live objects now; what hooks may still change, once more on arrival."""

@@ -14,7 +14,7 @@ from typing import Any
 from lightning_resume._ending import time_is_up
 from lightning_resume._results import apply_connector, capture_connector
 
-__all__ = ["apply_marks", "capture_marks", "hparam_keys", "hyper_parameters"]
+__all__ = ["apply_marks", "capture_marks", "hyper_parameters"]
 
 
 def capture_marks(trainer: Any) -> dict[str, Any]:
@@ -56,14 +56,6 @@ def apply_marks(trainer: Any, saved: Mapping[str, Any], *, goes_on: bool) -> Non
 
 def _with_hparams(trainer: Any) -> Iterator[Any]:
     yield from (owner for owner in (trainer.lightning_module, trainer.datamodule) if owner is not None)
-
-
-def hparam_keys(trainer: Any) -> Iterator[str]:
-    """The keys of a Lightning checkpoint that hold hyper-parameters: kept for people, never restored."""
-    for owner in _with_hparams(trainer):
-        yield owner.CHECKPOINT_HYPER_PARAMS_KEY
-        yield owner.CHECKPOINT_HYPER_PARAMS_NAME
-        yield owner.CHECKPOINT_HYPER_PARAMS_TYPE
 
 
 def hyper_parameters(trainer: Any) -> dict[str, Any]:

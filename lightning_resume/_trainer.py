@@ -35,7 +35,8 @@ from lightning_resume._ddp import bucket_layout, ranks_of
 from lightning_resume._description import describe
 from lightning_resume._embedding import Embedding, state_of
 from lightning_resume._ending import clear_restart, ending, is_last, limits
-from lightning_resume._loops import apply_marks, capture_marks, hparam_keys, hyper_parameters
+from lightning_resume._info import recorded_info
+from lightning_resume._loops import apply_marks, capture_marks, hyper_parameters
 from lightning_resume._outputs import Outputs
 from lightning_resume._package import package_of
 from lightning_resume._place import names_a_file
@@ -264,7 +265,7 @@ class TrainerAdapter:
         checkpoint = self.trainer._checkpoint_connector.dump_checkpoint(False)  # keeps what its hooks draw apart
         model = checkpoint.pop("state_dict")
         refuse_new_shapes(self._shapes, model)
-        info = {name: checkpoint.pop(name) for name in hparam_keys(self.trainer) if name in checkpoint}
+        info = recorded_info(checkpoint, model)
         pieces = self.pieces(int(self._epoch.batch_progress.current.completed), rng, logs=True)
         training = {"checkpoint": checkpoint, **pieces["training"]}
         return State(model=model, training=training, rank=pieces["rank"], info=info)

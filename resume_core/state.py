@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -30,6 +30,25 @@ class State:
     training: Mapping[str, Any]
     rank: Mapping[str, Any]
     info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One committed save of all ranks, read back.
+
+    Attributes:
+        progress: where it was taken.
+        model: as in `State`; of rank 0.
+        training: as in `State`; of rank 0.
+        ranks: of each rank, in order, what only it had.
+        info: as in `State`; what is not plain stands there as `resume_core.image.Recorded`.
+    """
+
+    progress: Progress
+    model: Mapping[str, torch.Tensor]
+    training: Mapping[str, Any]
+    ranks: Sequence[Mapping[str, Any]]
+    info: Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,8 @@ class Script:
             best=self.counters.best,
         )
         self.counters.done += 1
+        if self.counters.done == self.job.options.get("stock_at"):  # what Accelerate itself writes here
+            accelerator.save_state(str(self.job.path("").parent / "stock"))
 
     def step_of(self, place: int, batch: dict[str, Any]) -> float:
         accelerator, net, optimizer = self.accelerator, self.nets[place], self.optimizers[place]

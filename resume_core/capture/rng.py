@@ -27,6 +27,7 @@ __all__ = [
     "capture_rng",
     "derive",
     "extend",
+    "native_states",
     "preserved_rng",
     "put_back_rng",
     "save_rng",
@@ -144,6 +145,21 @@ def apply_rng(state: Mapping[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def native_states(state: Mapping[str, Any]) -> tuple[Any, Any, torch.Tensor, list[torch.Tensor] | None]:
+    """What `capture_rng` saw as the functions of each library would have given it.
+
+    Returns:
+        ``random.getstate()``, ``np.random.get_state()``, ``torch.get_rng_state()``, and
+        ``torch.cuda.get_rng_state_all()`` or None without CUDA.
+    """
+    python, numpy = state["python"], state["numpy"]
+    if numpy["bit_generator"] == "MT19937":  # of others NumPy gives the dict itself
+        inner = numpy["state"]
+        numpy = ("MT19937", inner["key"], inner["pos"], numpy["has_gauss"], numpy["gauss"])
+    words = (python["version"], tuple(python["words"].tolist()), python["gauss"])
+    return words, numpy, state["torch"], state.get("cuda")
 
 
 def save_rng() -> RngState:

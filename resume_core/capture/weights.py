@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from resume_core.errors import UnsupportedStateError
 
-__all__ = ["refuse_new_shapes", "shapes", "size_bytes", "versioned"]
+__all__ = ["refuse_new_shapes", "shapes", "size_bytes", "versioned", "versions", "with_versions"]
 
 _LAZY = "not initialised"
 
@@ -51,4 +51,25 @@ def versioned(module: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> O
     """Weights with the versions of the modules, without which some convert them as if from an old release."""
     found = OrderedDict(weights)
     found._metadata = getattr(module.state_dict(), "_metadata", {})  # type: ignore[attr-defined]
+    return found
+
+
+_FIRST = {"version": 1}  # what a module of torch says of itself unless its class says otherwise
+
+
+def versions(weights: Mapping[str, torch.Tensor]) -> dict[str, dict[str, Any]]:
+    """Of a ``state_dict``, by the names of modules: what it says of their versions, where that is not the usual."""
+    metadata = getattr(weights, "_metadata", None) or {}
+    return {name: dict(said) for name, said in metadata.items() if said != _FIRST}
+
+
+def with_versions(
+    weights: Mapping[str, torch.Tensor], saved: Mapping[str, Mapping[str, Any]]
+) -> OrderedDict[str, torch.Tensor]:
+    """Weights with what `versions` gave, for modules that are not at hand."""
+    found = OrderedDict(weights)
+    parts = [name.split(".")[:-1] for name in weights]
+    modules = {".".join(path[:end]) for path in parts for end in range(len(path) + 1)}
+    metadata = {name: dict(saved.get(name, _FIRST)) for name in sorted(modules)}
+    found._metadata = OrderedDict(metadata)  # type: ignore[attr-defined]
     return found

@@ -6,23 +6,33 @@ What a command needs beyond the terminal is imported inside it, so that ``--help
 from __future__ import annotations
 
 import enum
+import importlib
 import importlib.util
+import json
 import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-__all__ = ["Plugin", "app", "demo", "main"]
+__all__ = ["DemoFramework", "ExportFormat", "Plugin", "app", "demo", "export", "main"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
-_DEMO_NEEDS = {"lightning": "lightning", "sklearn": "scikit-learn", "matplotlib": "matplotlib"}
+
+class DemoFramework(str, enum.Enum):
+    """What the demo trains with."""
+
+    lightning = "lightning"
+    accelerate = "accelerate"
+    trainer = "trainer"
 
 
 class Plugin(str, enum.Enum):
-    """Whether the demo trains with ``ResumeCallback``."""
+    """Whether the demo trains with the plugin."""
 
     on = "on"
     off = "off"
@@ -45,10 +55,10 @@ def main(
     """Training runs that continue after a kill as if they had never been killed, to the last bit."""
 
 
-def _check_demo(epochs: int, kills: int) -> None:
+def _check_demo(needs: Mapping[str, str], epochs: int, kills: int) -> None:
     if kills > epochs:
         raise typer.BadParameter(f"each kill takes an epoch of its own: {kills} do not fit into {epochs}")
-    missing = [package for module, package in _DEMO_NEEDS.items() if importlib.util.find_spec(module) is None]
+    missing = [package for module, package in needs.items() if importlib.util.find_spec(module) is None]
     if missing or os.name != "posix":
         reason = f'the demo needs {", ".join(missing)}: pip install "exact-resume[demo]"'
         typer.echo(reason if missing else "the demo kills with SIGKILL, which only POSIX systems have", err=True)
@@ -57,18 +67,83 @@ def _check_demo(epochs: int, kills: int) -> None:
 
 @app.command()
 def demo(
-    plugin: Annotated[Plugin, typer.Option(help="off: stock Lightning, killed at the same places.")] = Plugin.on,
+    framework: Annotated[DemoFramework, typer.Option(help="What trains.")] = DemoFramework.lightning,
+    plugin: Annotated[Plugin, typer.Option(help="off: the framework alone, killed at the same places.")] = Plugin.on,
     out: Annotated[Path, typer.Option(help="Folder for demo.png, demo.json, logs and checkpoints.")] = Path("demo-out"),
     seed: Annotated[int, typer.Option(min=0, max=10**9, help="Global seed of the run.")] = 7,
     epochs: Annotated[int, typer.Option(min=1, max=50, help="Epochs to train.")] = 5,
     kills: Annotated[int, typer.Option(min=1, max=10, help="How often to kill, each time in another epoch.")] = 2,
 ) -> None:
-    """Train a small CNN on real data twice: once in peace, once killed with SIGKILL again and again. Compare.
+    """Train a small model on real data twice: once in peace, once killed with SIGKILL again and again. Compare.
 
     Exit code 0: the two ended in the same bits. 1: something differs. 2: the demo itself failed.
     """
-    _check_demo(epochs, kills)
+    from resume_core.cli.demo.frameworks import FRAMEWORKS
+
+    chosen = FRAMEWORKS[framework.value]
+    _check_demo(chosen.needs, epochs, kills)
     from resume_core.cli.demo import Settings, run_demo
 
-    settings = Settings(plugin=plugin is Plugin.on, out=out, seed=seed, epochs=epochs, kills=kills)
+    settings = Settings(plugin is Plugin.on, out, seed, epochs, kills, chosen)
     raise typer.Exit(run_demo(settings, Console(highlight=False)))
+
+
+class ExportFormat(str, enum.Enum):
+    """What an export is written as."""
+
+    lightning = "lightning"
+    accelerate = "accelerate"
+    trainer = "trainer"
+    safetensors = "safetensors"
+
+
+def _parse_options(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"the storage options are no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise typer.BadParameter("the storage options must be a JSON object, as in '{\"anon\": true}'")
+    return found
+
+
+@app.command()
+def export(
+    url: Annotated[str, typer.Argument(help="A run's directory, an attempt in it, or one checkpoint; local or a URL.")],
+    out: Annotated[Path, typer.Argument(help="The file (lightning, safetensors) or folder to write.")],
+    format: Annotated[ExportFormat, typer.Option(help="The run's own framework, or safetensors: the weights alone.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
+    scratch: Annotated[str | None, typer.Option(help="The run's scratch, where copies may lie.")] = None,
+    storage_options: Annotated[
+        str, typer.Option(help="JSON for fsspec.", envvar="EXACT_RESUME_STORAGE_OPTIONS", show_default=False)
+    ] = "{}",
+    imports: Annotated[
+        list[str] | None, typer.Option("--import", help="A module that calls register_leaf; may be given again.")
+    ] = None,
+) -> None:
+    """Write a checkpoint as its framework would have: for load_from_checkpoint, load_state, resume_from_checkpoint.
+
+    Of a run, or of an attempt, it is the newest. Exit code 0: written. 1: it could not be, and nothing was left.
+    """
+    options = _parse_options(storage_options)
+    from resume_core.cli.export import Request
+    from resume_core.cli.export import export as write
+    from resume_core.errors import ResumeError
+
+    try:
+        _import_all(imports or ())
+        done = write(Request(url, out, format.value, force, scratch, options))
+    except (ResumeError, OSError, ValueError, ImportError) as error:
+        typer.echo(f"nothing was exported: {error}", err=True)
+        raise typer.Exit(1) from error
+    typer.echo(f"{out}: {done.path} ({done.place}), for {format.value}")
+    for note in done.notes:
+        typer.echo(f"- {note}")
+
+
+def _import_all(modules: list[str] | tuple[str, ...]) -> None:
+    """Modules of the user's, found as ``python -m`` finds them."""
+    if modules:
+        sys.path.insert(0, os.getcwd())
+    for module in modules:
+        importlib.import_module(module)

@@ -233,7 +233,7 @@ class Lineage:
             raise CheckpointNotFoundError(
                 f"{attempt} went on from a checkpoint, and neither that nor an older one of its line is left in "
                 f"{self.store.url}. Restore the files, name another checkpoint, or start anew on purpose. "
-                f"{self._inventory()}",
+                f"{self.inventory()}",
                 path=self.store.locate(attempt),
             )
 
@@ -276,7 +276,7 @@ class Lineage:
             return fitting[0]
         names = ", ".join(ref.path for ref in fitting[:20])
         problem = f"{len(fitting)} checkpoints fit: {names}." if fitting else self._absence(attempt_prefix, name_prefix)
-        raise CheckpointNotFoundError(f"{prefix!r} in {self.store.url}: {problem} {self._inventory()}", path=prefix)
+        raise CheckpointNotFoundError(f"{prefix!r} in {self.store.url}: {problem} {self.inventory()}", path=prefix)
 
     def _absence(self, attempt_prefix: str, name_prefix: str) -> str:
         folders = [folder for folder in self._folders() if folder.startswith(attempt_prefix)]
@@ -316,7 +316,7 @@ class Lineage:
         problem = str(found) if found is not None else f"{path} is missing."
         raise CorruptCheckpointError(
             f"What came before {folder} is unknown: {problem} To go on, name a checkpoint (resume=...). "
-            f"{self._inventory()}",
+            f"{self.inventory()}",
             path=path,
         ) from found
 
@@ -328,7 +328,12 @@ class Lineage:
         except CorruptCheckpointError:
             return CheckpointRef(attempt, name)
 
-    def _inventory(self) -> str:
+    def inventory(self) -> str:
+        """A sentence that lists the committed checkpoints, newest first; for messages.
+
+        Raises:
+            OSError: the store cannot be read.
+        """
         paths = [ref.path for folder in reversed(self._folders()) for ref in self.checkpoints(folder)]
         if not paths:
             return "No committed checkpoint exists."

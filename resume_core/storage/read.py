@@ -211,6 +211,11 @@ class FileReader:
         """Of the file: a store has one of that size, so memory for it may be taken."""
         return self._record.size_bytes
 
+    @property
+    def chunk_bytes(self) -> int:
+        """What each digest covers; the last may cover less."""
+        return self._record.chunk_bytes
+
     def read(self) -> bytearray:
         """All bytes.
 

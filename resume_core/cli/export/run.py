@@ -1,0 +1,103 @@
+"""How an export goes: find, refuse what cannot be, read and check, write beside, rename."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from resume_core.cli.export.formats import WEIGHTS, check, load_writer
+from resume_core.cli.export.output import check_place, placed
+from resume_core.cli.export.source import Source, find
+from resume_core.cli.export.weights import copy_weights, notes_on_weights
+from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
+from resume_core.storage import Store
+from resume_core.storage.paths import MANIFEST_FILE, WEIGHTS_FILE, join_key
+
+__all__ = ["Exported", "Request", "export"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for.
+
+    Attributes:
+        url: of a run's directory, an attempt, or one checkpoint.
+        out: where the export is to lie.
+        format: one of `FORMATS`, or `WEIGHTS`.
+        force: whether an earlier export there may be replaced.
+        scratch: the run's fast local directory, which may hold copies.
+        options: for fsspec.
+    """
+
+    url: str
+    out: Path
+    format: str
+    force: bool = False
+    scratch: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was exported.
+
+    Attributes:
+        path: of the checkpoint in its run.
+        place: where it was taken, for people.
+        notes: what the export does not hold, one sentence each.
+    """
+
+    path: str
+    place: str
+    notes: list[str]
+
+
+def export(request: Request) -> Exported:
+    """Write a checkpoint in the format of a framework.
+
+    Raises:
+        CheckpointNotFoundError: there is none, or it was deleted while it was read.
+        CorruptCheckpointError: it is damaged, and no other tier has a healthy copy.
+        ResumeError: it cannot become that, or what writes it is not installed.
+        FileExistsError: see `check_place`.
+        ValueError: a URL that cannot be meant.
+        OSError: the store cannot be read, or the place not be written.
+    """
+    writer = None if request.format == WEIGHTS else load_writer(request.format)
+    names = None if writer is None else writer.names
+    check_place(request.out, force=request.force, names=names)
+    source = find(request.url, scratch=request.scratch, options=request.options)
+    try:
+        structure = None if source.is_thinned else source.structure
+        check(request.format, source.ref.path, structure)
+        checkpoint = None if writer is None else source.read()
+        with placed(request.out, force=request.force, names=names) as path:
+            if writer is None or checkpoint is None:
+                copy_weights(source.weights(), path)
+                notes = notes_on_weights(structure)
+            else:
+                notes = writer.write(checkpoint, path)
+    except CorruptCheckpointError as error:
+        raise _gone_or_damaged(source, error) from error
+    return Exported(source.ref.path, _place(source), notes)
+
+
+def _gone_or_damaged(source: Source, error: CorruptCheckpointError) -> Exception:
+    """A run that is under way deletes what it does not keep, the manifest first."""
+    path = source.ref.path
+    if any(_is_there(store, path) for store in source.stores):
+        return error
+    message = f"{path} was deleted while it was read, as the run does not keep it: export another one"
+    return CheckpointNotFoundError(message, path=path)
+
+
+def _is_there(store: Store, path: str) -> bool:
+    return store.exists(join_key(path, MANIFEST_FILE)) or store.exists(join_key(path, WEIGHTS_FILE))
+
+
+def _place(source: Source) -> str:
+    progress = source.progress
+    inside = "its end" if progress.ends_epoch else f"{progress.epoch_batch} batches into it"
+    return f"step {progress.step}, batch {progress.batch}, epoch {progress.epoch}, {inside}"
