@@ -49,8 +49,8 @@ def _augment(data: torch.Tensor) -> torch.Tensor:
 
 
 def make_model() -> GPT2LMHeadModel:
-    """A GPT-2 of two layers, with dropout."""
-    sizes = {"n_positions": _LENGTH, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    """A GPT-2 of one layer, with dropout; so small that tied weights would keep it from learning."""
+    sizes = {"n_positions": _LENGTH, "n_embd": 32, "n_layer": 1, "n_head": 2, "tie_word_embeddings": False}
     return GPT2LMHeadModel(GPT2Config(vocab_size=256, bos_token_id=0, eos_token_id=0, **sizes))
 
 
