@@ -1,4 +1,4 @@
-"""Every touch of Accelerate's internals; what is needed of them is probed at the start.
+"""Every touch of Accelerate's internals; what is needed of them is probed at the start (_probe.py).
 
 Internals used (Accelerate 1.15):
 
@@ -11,131 +11,55 @@ Internals used (Accelerate 1.15):
 - A prepared loader (``DataLoaderShard``, ``DataLoaderDispatcher``): ``base_dataloader``, ``iteration``,
   ``end_of_dataloader``, ``remainder``, ``__iter__``, and for a dispatcher ``_fetch_batches`` and ``split_batches``. Its
   ``__iter__`` takes the next batch before it gives the one before away, calls ``set_epoch(iteration)`` as it begins,
-  and counts ``iteration`` only when it is asked for a batch after the last.
+  and counts ``iteration`` only when it is asked for a batch after the last. With ``use_stateful_dataloader``,
+  ``base_dataloader`` is torchdata's ``StatefulDataLoader``, whose ``state_dict`` makes it begin (``_iterator``).
 - ``SeedableRandomSampler``: ``initial_seed``.
 - ``AcceleratedOptimizer``: ``optimizer``, ``_is_overflow``. ``AcceleratedScheduler``: ``scheduler``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import accelerate
 import torch
-from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard, SeedableRandomSampler
+from accelerate.data_loader import DataLoaderDispatcher, SeedableRandomSampler
 from accelerate.optimizer import AcceleratedOptimizer
-from accelerate.scheduler import AcceleratedScheduler
-from accelerate.state import GradientState
 from accelerate.utils import extract_model_from_parallel
 
-from resume_core.capture.buckets import missing_for_buckets
 from resume_core.capture.optimizer import place_optimizer_state
 from resume_core.capture.order import sampler_chain
 from resume_core.capture.plain import plain
-from resume_core.errors import ResumeError
 from resume_core.ranks import Ranks
 from resume_core.state import Fact
 
-__all__ = ["Accelerated", "PreparedLoader", "attach_mark", "own_optimizer", "probe", "refuse_attached",
-           "refuse_unsupported", "small_part"]  # fmt: skip
+__all__ = ["Accelerated", "PreparedLoader", "no_early_state", "own_optimizer", "small_part"]
 
 _MARK = "_exact_resume"
-_NEEDED: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "Accelerator": (
-        accelerate.Accelerator,
-        (
-            "prepare_data_loader",
-            "prepare_model",
-            "prepare_optimizer",
-            "backward",
-            "skip_first_batches",
-            "sync_gradients",
-        ),
-    ),
-    "GradientState": (
-        GradientState,
-        ("dataloader_references", "num_steps", "_remove_dataloader", "_set_sync_gradients", "end_of_dataloader"),
-    ),
-    "DataLoaderShard": (DataLoaderShard, ("__iter__", "set_epoch", "end_of_dataloader", "remainder", "begin", "end")),
-    "DataLoaderDispatcher": (DataLoaderDispatcher, ("__iter__", "set_epoch", "_fetch_batches", "end_of_dataloader")),
-    "AcceleratedOptimizer": (AcceleratedOptimizer, ("step_was_skipped", "state_dict", "load_state_dict")),
-    "AcceleratedScheduler": (AcceleratedScheduler, ("state_dict", "load_state_dict")),
-}
-_NEEDED_OF_OBJECT = ("_models", "_optimizers", "_schedulers", "_dataloaders", "_custom_objects", "step", "scaler",
-                     "gradient_state", "dataloader_config", "state")  # fmt: skip
 _ACCUMULATION = ("num_steps", "adjust_scheduler", "sync_with_dataloader")
 _LOADING = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler", "data_seed")
-_MAX_SERVED = 15  # ranks that one reads for: so far ahead a loader knows where it stood
-_SUPPORTED = ("NO", "MULTI_CPU", "MULTI_GPU")
 
 
-def probe(accelerator: Any) -> None:
-    """Check that the internals this module relies on are there.
+@contextlib.contextmanager
+def no_early_state() -> Iterator[None]:
+    """A block in which stateful loaders are made without being started.
 
-    Raises:
-        ResumeError: something is missing; the message names it and the version of Accelerate.
+    ``prepare`` asks each for its state at once, which starts its workers, and these read in an order that is not the
+    run's. The empty state stands for the beginning of a loader, as torchdata takes it.
     """
-    missing = [
-        f"{kind}.{name}" for kind, (owner, names) in _NEEDED.items() for name in names if not hasattr(owner, name)
-    ]
-    missing += [f"Accelerator().{name}" for name in _NEEDED_OF_OBJECT if not hasattr(accelerator, name)]
-    if not missing and not hasattr(accelerator.gradient_state, "plugin_kwargs"):
-        missing = ["GradientState().plugin_kwargs"]
-    if accelerator.num_processes > 1:
-        needed = ("_ddp_init_helper", "_build_debug_param_to_name_mapping")
-        missing += missing_for_buckets(*needed)
-    if missing:
-        raise ResumeError(
-            f"Accelerate {accelerate.__version__} lacks what accelerate_resume hooks into: {', '.join(missing)}. "
-            "Install a version of it that exact-resume supports, or a newer exact-resume."
-        )
-
-
-def refuse_unsupported(accelerator: Any) -> None:
-    """Refuse what this version would not resume exactly.
-
-    Raises:
-        ResumeError: names what is not supported and what to do.
-    """
-    kind = accelerator.state.distributed_type
-    if kind.name not in _SUPPORTED or getattr(accelerator, "parallelism_config", None) is not None:
-        name = kind.name if kind.name not in _SUPPORTED else "a ParallelismConfig"
-        raise ResumeError(f"{name} is not supported: train on a single device or with DistributedDataParallel")
-    if accelerator.dataloader_config.dispatch_batches and accelerator.num_processes > _MAX_SERVED:
-        raise ResumeError(
-            f"dispatch_batches=True is supported with up to {_MAX_SERVED} processes: leave it out of "
-            "DataLoaderConfiguration, so that each process reads its own batches"
-        )
-    if accelerator.dataloader_config.use_stateful_dataloader:
-        raise ResumeError(
-            "use_stateful_dataloader=True is not supported, and not needed: the plugin positions every loader by "
-            "itself, also with workers. Leave it out of DataLoaderConfiguration."
-        )
-
-
-def attach_mark(accelerator: Any, plugin: Any) -> None:
-    """Note on ``accelerator`` that it has a plugin.
-
-    Raises:
-        ResumeError: it has one already, or something was prepared before.
-    """
-    refuse_attached(accelerator)
-    lists = (accelerator._models, accelerator._optimizers, accelerator._schedulers, accelerator._dataloaders)
-    if any(lists):
-        raise ResumeError("attach the ResumePlugin before accelerator.prepare(): it must see the loaders as they are")
-    vars(accelerator)[_MARK] = plugin
-
-
-def refuse_attached(accelerator: Any) -> None:
-    """Refuse an Accelerator that has a plugin.
-
-    Raises:
-        ResumeError: it has.
-    """
-    if _MARK in vars(accelerator):
-        raise ResumeError("this Accelerator has a ResumePlugin already: one run has one directory, so keep one of them")
+    try:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+    except ImportError:
+        yield
+        return
+    plain = StatefulDataLoader.state_dict
+    StatefulDataLoader.state_dict = lambda loader: {} if loader._iterator is None else plain(loader)
+    try:
+        yield
+    finally:
+        StatefulDataLoader.state_dict = plain
 
 
 class PreparedLoader:
@@ -152,8 +76,12 @@ class PreparedLoader:
         vars(loader)[_MARK] = self
         cls = type(loader)
         members = {"__iter__": _iterate, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "_plain": cls}
-        # ``__class__`` of these loaders is a property, so it is set as `object` does it
-        vars(object)["__class__"].__set__(loader, type(cls.__name__, (cls,), members))
+        _set_class(loader, type(cls.__name__, (cls,), members))
+
+    def release(self) -> None:
+        """Give the loader back as it was."""
+        if vars(self.loader).pop(_MARK, None) is self:
+            _set_class(self.loader, vars(type(self.loader))["_plain"])
 
     @staticmethod
     def of(loader: Any) -> PreparedLoader | None:
@@ -222,6 +150,11 @@ class PreparedLoader:
             setattr(self.loader, name, value)
 
 
+def _set_class(loader: Any, cls: type) -> None:
+    """``__class__`` of these loaders is a property, so it is set as `object` does it."""
+    vars(object)["__class__"].__set__(loader, cls)
+
+
 def _iterate(loader: Any) -> Iterator[Any]:
     return vars(loader)[_MARK]._iterate(lambda: iter(type(loader)._plain.__iter__(loader)))  # type: ignore[no-any-return]
 
@@ -251,6 +184,12 @@ class Accelerated:
         """Give the accelerator its methods back."""
         while self._shadowed:
             vars(self.accelerator).pop(self._shadowed.pop(), None)
+
+    @property
+    def prepared(self) -> list[Any]:
+        """All that was prepared but loaders, which may come and go."""
+        accelerator = self.accelerator
+        return [*accelerator._models, *accelerator._optimizers, *accelerator._schedulers]
 
     def ranks(self) -> Ranks:
         """The processes that train together; each call gives a meeting place of its own, the same for all."""

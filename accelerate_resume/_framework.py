@@ -8,13 +8,15 @@ random generators last: the code of an epoch above its inner loop runs again, an
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from accelerate_resume._accelerator import Accelerated, PreparedLoader, own_optimizer, small_part
+from accelerate_resume._accelerator import Accelerated, PreparedLoader, no_early_state, own_optimizer, small_part
 from accelerate_resume._counters import Counters, apply_counters, capture_counters, numbers
+from accelerate_resume._described import described, note_described
 from accelerate_resume._folders import apply_left_out, capture_left_out
 from accelerate_resume._notes import Notes
 from accelerate_resume._passes import TrackedLoader
@@ -24,11 +26,9 @@ from resume_core.capture.buckets import BucketLayout, lay_out_anew
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
 from resume_core.capture.gradients import apply_gradients, capture_gradients
 from resume_core.capture.modules import apply_modules, capture_modules, plainly_loaded
-from resume_core.capture.order import sampler_chain, sampler_salt
 from resume_core.capture.rng import apply_rng, capture_rng
 from resume_core.capture.runconfig import (
     describe_environment,
-    describe_loader,
     describe_model,
     describe_optimizers,
     describe_schedulers,
@@ -63,6 +63,7 @@ class AcceleratorFramework:
         self._late: dict[str, Any] = {}
         self._shapes: dict[str, Any] = {}
         self._counts: dict[str, int] = {}
+        self._prepared: list[weakref.ref[Any]] = []
         self._ends_epoch = self._is_last = False
         self._wrapped: list[Any] = []
         self._hooks: list[Any] = []
@@ -76,10 +77,12 @@ class AcceleratorFramework:
         self._accelerated.around("skip_first_batches", self._skip_first_batches)
 
     def release(self) -> None:
-        """The run is over: give the Accelerator back as it was."""
+        """The run is over: give the Accelerator back as it was, and its loaders."""
         self._accelerated.release()
         while self._hooks:
             self._hooks.pop().remove()
+        for loader in self.loaders:
+            loader.release()
 
     @property
     def accelerated(self) -> Accelerated:
@@ -97,12 +100,12 @@ class AcceleratorFramework:
     def _prepare_loader(self, plain: Callable[..., Any], loader: Any, *args: Any, **kwargs: Any) -> Any:
         if PreparedLoader.of(loader) is not None:
             return plain(loader, *args, **kwargs)
-        sampler = getattr(loader, "sampler", None) if loader.batch_sampler is None else loader.batch_sampler
-        salt = next((salt for salt in map(sampler_salt, sampler_chain(sampler)) if salt), 0)
-        slot = len(self.tracker.loaders)
-        facts = describe_loader(loader, prefix=f"data.{slot}")
-        prepared = plain(loader, *args, **kwargs)
-        self._data_facts |= facts
+        salt, facts = described(loader)
+        prefix = f"data.{len(self.tracker.loaders)}"
+        with no_early_state():
+            prepared = plain(loader, *args, **kwargs)
+        note_described(prepared, salt, facts)
+        self._data_facts |= {prefix + name: fact for name, fact in facts.items()}
         self._track(prepared, salt)
         return prepared
 
@@ -237,6 +240,7 @@ class AcceleratorFramework:
         self._refuse_unseen_parameters()
         weights = self._weights()
         self._shapes, self._counts = shapes(weights), self._accelerated.counts
+        self._prepared = [weakref.ref(each) for each in self._accelerated.prepared]
         facts = {"seed": self.seed, "world_size": Fact(self.ranks.size), **self._accelerated.describe()}
         facts |= dict(self._data_facts)
         facts |= describe_optimizers(self._accelerated.optimizers)
@@ -313,6 +317,12 @@ class AcceleratorFramework:
                     "a new process could not load them: prepare and register everything before resume.epochs()",
                     path=kind,
                 )
+        if any(known() is not each for known, each in zip(self._prepared, self._accelerated.prepared, strict=True)):
+            raise UnsupportedStateError(
+                "other models, optimizers or schedulers are prepared than when the run began, so a new process could "
+                "not load them: prepare everything before resume.epochs(), and give each training a ResumePlugin",
+                path="prepare",
+            )
         refuse_new_shapes(self._shapes, weights)
 
     def apply(self, state: State) -> None:

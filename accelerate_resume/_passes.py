@@ -140,6 +140,12 @@ class TrackedLoader:
             )
         self.handle.key, self.handle.salt = key, self.salt
 
+    def release(self) -> None:
+        """The loader is the script's alone again."""
+        self.prepared.release()
+        if self.handle is not None:
+            self.handle.release()
+
     # ---- passes
 
     def predecessor(self, *, carried: bool, loosely: bool = False) -> Mapping[str, Any] | None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from accelerate_resume._accelerator import attach_mark, probe, refuse_unsupported
 from accelerate_resume._counters import Counters
 from accelerate_resume._framework import AcceleratorFramework
 from accelerate_resume._own_states import ALONE, OwnStates
+from accelerate_resume._probe import attach_mark, plugin_before, probe, refuse_unsupported
 from resume_core.candidates import resume_mode
 from resume_core.capture.runconfig import seed_fact
 from resume_core.embedded import refuse_without_directory
@@ -89,19 +89,23 @@ class ResumePlugin:
         self._log = _log
         self._framework: AcceleratorFramework | None = None
         self._session: Session | FolderSession | None = None
-        self._has_started = False
+        self._has_started = self._is_left = False
         self._is_open = False  # without a directory: whether the run has begun, asked to or not
         self._counters: Counters | None = None
 
     def attach(self, accelerator: Any) -> ResumePlugin:
-        """Take over an Accelerator that has prepared nothing yet.
+        """Take over an Accelerator that has prepared nothing yet, or nothing since ``free_memory()``.
+
+        The run of a plugin that it had ends here.
 
         Returns:
             This plugin.
 
         Raises:
-            ResumeError: it has prepared something, it has a plugin already or this plugin has an Accelerator, it trains
-                in a way that is not supported, or this version of Accelerate lacks what is hooked into.
+            ResumeError: it has prepared something, it has a plugin whose run did not begin or this plugin has an
+                Accelerator, it trains in a way that is not supported, or this version of Accelerate lacks what is
+                hooked into.
+            SaveFailedError: the last save of the run before failed.
         """
         if self._framework is not None:
             raise ResumeError("this ResumePlugin is attached already: make another one, with a directory of its own")
@@ -109,6 +113,9 @@ class ResumePlugin:
         if self._is_off:
             return self
         refuse_unsupported(accelerator)
+        before = plugin_before(accelerator)
+        if before is not None:
+            before._leave()
         attach_mark(accelerator, self)
         self._framework = AcceleratorFramework(accelerator, self._at_boundary)
         self._framework.script.tell = lambda note: self._warn([note])
@@ -157,6 +164,7 @@ class ResumePlugin:
             for epoch in range(tracker.next_epoch, num_epochs if tracker.is_running else 0):
                 tracker.enter_epoch(epoch)
                 yield epoch
+                self._refuse_left()
                 self._warn(framework.notes())
                 tracker.end_epoch(is_last=epoch + 1 == num_epochs)
             if tracker.is_running:
@@ -264,7 +272,10 @@ class ResumePlugin:
     def _start(self, limits: Mapping[str, float]) -> tuple[AcceleratorFramework, Session | FolderSession]:
         framework = self._attached()
         if self._has_started:
-            raise ResumeError("one run has one call of epochs() or restore()")
+            raise ResumeError(
+                "one run has one call of epochs() or restore(): for another one call accelerator.free_memory(), attach "
+                "a new ResumePlugin with a directory of its own, and prepare again"
+            )
         if self._directory is None and framework.script.has_trained:
             raise ResumeError("call epochs() or restore() before the first batch")
         self._has_started = True
@@ -326,6 +337,25 @@ class ResumePlugin:
             tracker.arrive_now()
         self._warn(framework.begin())
         session.begin(framework.progress)
+
+    def _leave(self) -> None:
+        """Another plugin takes over the Accelerator."""
+        if self._directory is None:
+            raise ResumeError("this Accelerator has a ResumePlugin without a directory: make another Accelerator")
+        if self._framework is None or self._session is None:
+            raise ResumeError(
+                "this Accelerator has a ResumePlugin already, whose run did not begin: one run has one directory, so "
+                "keep one of them"
+            )
+        framework, self._is_left = self._framework, True
+        if framework.tracker.is_running:
+            framework.tracker.is_running = False
+            self._session.end()
+        framework.release()
+
+    def _refuse_left(self) -> None:
+        if self._is_left:
+            raise ResumeError("another ResumePlugin was attached to the Accelerator, which ended this run")
 
     def _warn(self, notes: list[str]) -> None:
         for note in notes:

@@ -8,11 +8,11 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from accelerate_resume._accelerator import probe as probe_accelerator
-from accelerate_resume._accelerator import refuse_attached
-from accelerate_resume._accelerator import refuse_unsupported as refuse_accelerator
 from accelerate_resume._hf_probe import find_trainer, probe, put_first, refuse_unsupported
 from accelerate_resume._hf_trainer import HfTrainer
+from accelerate_resume._probe import probe as probe_accelerator
+from accelerate_resume._probe import refuse_attached
+from accelerate_resume._probe import refuse_unsupported as refuse_accelerator
 from accelerate_resume._trainer_run import TrainerRun
 from resume_core.candidates import resume_mode
 from resume_core.embedded import refuse_without_directory

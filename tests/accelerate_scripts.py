@@ -21,6 +21,7 @@ from torch.distributed.algorithms.join import Join
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from accelerate_resume import Changes, Keep, ResumePlugin, SaveEvery
+from accelerate_resume._accelerator import Accelerated
 
 
 def make_net(options: dict[str, Any]) -> torch.nn.Module:
@@ -84,17 +85,22 @@ def make_loader(job: harness.Job) -> DataLoader:
 class Script:
     """One start of a script."""
 
-    def __init__(self, job: harness.Job) -> None:
+    def __init__(self, job: harness.Job, before: Script | None = None) -> None:
         self.job, self.recorder, options = job, harness.Recorder(job), job.options
         self.style = options.get("style", "plain")
-        accelerator = self.accelerator = make_accelerator({**options, "project": job.directory})
+        self.before = before if options.get("second") == "the same loaders" else None
+        anew = before is None or options["second"] == "a new accelerator"
+        accelerator = self.accelerator = (
+            make_accelerator({**options, "project": job.directory}) if anew else before.accelerator
+        )
         set_seed(job.seed, device_specific=options.get("device_specific", False))
         self.resume = self.make_plugin()
         if job.plugin:
             self.resume.attach(accelerator)
         self.counters = self.resume.counters(done=0, best=float("inf"))
         self.make_parts()
-        self.average = Average(self.nets[0])
+        self.average, self.registered = Average(self.nets[0]), Average(self.nets[0])
+        accelerator.register_for_checkpointing(self.registered)
         if job.plugin:
             self.resume.track(average=self.average)
 
@@ -118,7 +124,10 @@ class Script:
         validation = DataLoader(Augmented(self.job, 7, "val"), 4, shuffle=bool(options.get("shuffled validation")))
         self.nets = [accelerator.prepare(net) for net in nets]
         self.optimizers = [accelerator.prepare(optimizer) for optimizer in optimizers]
-        self.loader, self.other, self.validation = accelerator.prepare(make_loader(self.job), other, validation)
+        loaders = [make_loader(self.job), other, validation]
+        if self.before is not None:
+            loaders = [self.before.loader, self.before.other, self.before.validation]
+        self.loader, self.other, self.validation = accelerator.prepare(*loaders)
         self.schedulers = [accelerator.prepare(scheduler) for scheduler in schedulers]
 
     # ---- what every style is made of
@@ -130,6 +139,7 @@ class Script:
         with accelerator.accumulate(*self.nets):
             losses = [self.step_of(place, batch) for place in range(len(self.nets))]
         self.average.update(self.nets[0])
+        self.registered.update(self.nets[0])
         gathered = batch["id"] if self.job.options.get("uneven") else accelerator.gather_for_metrics(batch["id"])
         self.counters.best = min(self.counters.best, losses[0])
         self.recorder.step(
@@ -330,7 +340,7 @@ class Script:
             optimizers=harness.digest([optimizer.state_dict() for optimizer in self.optimizers]),
             schedulers=harness.digest([scheduler.state_dict() for scheduler in self.schedulers]),
             scaler=None if accelerator.scaler is None else accelerator.scaler.state_dict(),
-            average=harness.digest(self.average.values),
+            averages=harness.digest([self.average.values, self.registered.values]),
             rng=harness.digest([random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()]),
             frozen=[not parameter.requires_grad for net in self.nets for parameter in net.parameters()],
             modes=[module.training for net in self.nets for module in net.modules()],
@@ -397,4 +407,16 @@ class OwnStates(Script):
 
 def run(job: harness.Job) -> None:
     torch.set_num_threads(1)
-    (OwnStates if job.script == "own states" else Script)(job).run()
+    if job.options.get("saves in windows"):  # as a save that cannot wait does
+        Accelerated.in_window = False  # type: ignore[assignment]
+    script = (OwnStates if job.script == "own states" else Script)(job)
+    script.run()
+    if "second" in job.options:
+        script.accelerator.free_memory()
+        Script(second_of(job), script).run()
+
+
+def second_of(job: harness.Job) -> harness.Job:
+    """The second run of a script that has two, with a directory of its own."""
+    pause_at = job.options.get("pause_second_at")
+    return job.but(name=f"{job.name}-second", directory=f"{job.directory}-second", epochs=2, pause_at=pause_at)

@@ -16,7 +16,9 @@ from pathlib import Path
 ONE_RANK = int(os.environ.get("CHAOS_POINTS", "14"))
 TWO_RANKS = int(os.environ.get("CHAOS_POINTS", "4"))
 FEW = int(os.environ.get("CHAOS_POINTS", "2"))  # of a framework that reaches the same store by other boundaries
-LIGHTNING, TRAINER = (Path(__file__).with_name(f"chaos_{name}.py") for name in ("training", "trainer"))
+LIGHTNING, ACCELERATE, TRAINER = (
+    Path(__file__).with_name(f"chaos_{name}.py") for name in ("training", "accelerate", "trainer")
+)
 # a run that had ended says so, and where
 STEP = r"(?:resumed at step|The state is that of step) (\d+)"
 REFUSED = "HARD_FAIL,SILENT_DIVERGENCE,LOST_WORK,CONTROL_FAIL"
@@ -52,6 +54,7 @@ def main() -> int:
     only = sys.argv[1:]  # names of scripts
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         cases = [(LIGHTNING, ONE_RANK, 1, 0), (LIGHTNING, TWO_RANKS, 2, 0), (LIGHTNING, TWO_RANKS, 2, 1)]
+        cases += [(ACCELERATE, 3 * FEW, 1, 0), (ACCELERATE, FEW, 2, 0), (ACCELERATE, FEW, 2, 1)]
         cases += [(TRAINER, 3 * FEW, 1, 0)]
         return max([chaos(Path(folder), *case) for case in cases if not only or case[0].stem in only])
 

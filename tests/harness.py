@@ -28,6 +28,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).pare
 PRELOAD = [
     "lightning.pytorch",
     "torchmetrics",
+    "torchdata.stateful_dataloader",
     "lightning_resume.callback",
     "accelerate_scripts",
     "trainer_scripts",
@@ -159,6 +160,11 @@ def finish(process: Any, job: Job) -> dict[str, Any]:
         raise AssertionError(f"{job.name} did not end in {DEADLINE_S} s\n{job.path('log').read_text()[-3000:]}")
     if process.exitcode != 0:
         raise AssertionError(f"{job.name} ended with {process.exitcode}\n{job.path('log').read_text()[-6000:]}")
+    return finished(job)
+
+
+def finished(job: Job) -> dict[str, Any]:
+    """What a run reported at its end."""
     return json.loads(job.path("end").read_text())
 
 

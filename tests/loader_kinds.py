@@ -27,6 +27,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
     default_collate,
 )
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from resume_core.capture.loader import ResumableLoader
 from resume_core.capture.rng import capture_rng
@@ -460,6 +461,9 @@ KINDS: dict[str, Callable[..., DataLoader]] = {
     "mapping subclass": lambda **o: batched(Samples(), Mapping, shuffle=True, **o),
     "mixing subclass": lambda **o: batched(Samples(), Mixing, shuffle=True, **o),
     "scaling subclass": lambda **o: batched(Samples(), Scaling, shuffle=True, **o),
+    "stateful": lambda **o: batched(
+        Samples(), StatefulDataLoader, shuffle=True, **{"generator": seeded_generator(), **o}
+    ),
     "subclass that reads ahead": lambda **o: batched(Samples(), Ahead, sampler=GlobalSampler(), **o),
 }
 READS_ONCE = [  # each sample at most once an epoch, by a dataset that counts
@@ -480,6 +484,7 @@ READS_ONCE = [  # each sample at most once an epoch, by a dataset that counts
     "looping __getitems__",
     "whole-batch __getitems__",
     "relaying subclass",
+    "stateful",
 ]
 
 

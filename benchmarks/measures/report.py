@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 COLUMNS = ("measure", "bound", "median", "min to max", "verdict")
-PACKAGES = ("torch", "lightning", "numpy")
+PACKAGES = ("torch", "lightning", "accelerate", "numpy")
 FORMATS = {"µs": "{:.1f} µs", "ms": "{:.1f} ms", "%": "{:.2f} %", "x": "{:.2f} x", "s": "{:.3f} s", "GiB": "{:.2f} GiB"}
 TABLE_WIDTH = 130  # also where the output goes to a file
 COMPARISON_WIDTH = 200  # one line a peer

@@ -10,6 +10,7 @@ one thing happens at a time, and more than it where workers run side by side; a 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -121,18 +122,17 @@ def _solve(extra_us: dict[int, float]) -> tuple[float, float]:
     return extra_large - batch / large, batch
 
 
+def solved(pairs: Mapping[int, tuple[Epoch, Epoch]], *, repeats: int) -> tuple[float, float]:
+    """Microseconds a sample and a batch that our epochs take longer; ``pairs`` by batch size."""
+    return _solve({size: _extra_us(e, num_samples=EPOCH_SAMPLES[size], repeats=repeats) for size, e in pairs.items()})
+
+
 def _measure_empty(num_workers: int, *, rounds: int, repeats: int) -> list[Measure]:
     pairs = {
         size: _epochs(Empty(num_samples), batch_size=size, num_workers=num_workers)
         for size, num_samples in EPOCH_SAMPLES.items()
     }
-    solved = []
-    for _ in range(rounds):
-        extra = {
-            size: _extra_us(epochs, num_samples=EPOCH_SAMPLES[size], repeats=repeats) for size, epochs in pairs.items()
-        }
-        solved.append(_solve(extra))
-    samples, batches = zip(*solved, strict=True)
+    samples, batches = zip(*[solved(pairs, repeats=repeats) for _ in range(rounds)], strict=True)
     return [
         Measure(SECTION, f"extra a sample, empty dataset, {num_workers} workers", "µs", [*samples], SAMPLE_BOUND_US),
         Measure(SECTION, f"extra a batch, empty dataset, {num_workers} workers", "µs", [*batches], BATCH_BOUND_US),

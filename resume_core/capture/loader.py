@@ -23,6 +23,13 @@ from resume_core.capture.iterators import FetchIterator, LoaderIterator, Mark, R
 from resume_core.capture.order import order, sampler_chain, sampler_salt
 from resume_core.capture.rng import derive, preserved_rng, seed_rng
 from resume_core.capture.seeding import DataGenerators, SeededCollate, Sent, seeded
+from resume_core.capture.stateful import (
+    end_iterator,
+    forget_loaded,
+    has_plain_iter,
+    makes_early_iterators,
+    state_without_iterator,
+)
 
 __all__ = ["LoaderIterator", "Mark", "ResumableLoader", "is_resumable", "loader_warnings"]
 
@@ -91,7 +98,7 @@ class ResumableLoader:
         return found if isinstance(found, ResumableLoader) else None
 
     def _adopt(self) -> None:
-        _end_workers(self.loader)  # they run on the plain order
+        end_iterator(self.loader)  # its workers run on the plain order
         self.loader.__dict__[_HANDLE] = self
         cls = getattr(type(self.loader), "_plain", type(self.loader))  # it may be made anew from a class of ours
         # a subclass with one base: assigning __class__ is legal only while the object layout stays the same
@@ -103,13 +110,15 @@ class ResumableLoader:
             "__qualname__": cls.__qualname__,
             "_plain": cls,
         }
+        if makes_early_iterators(self.loader):
+            members["state_dict"] = _state_dict
         self.loader.__class__ = type(cls.__name__, (cls,), members)
 
     def release(self) -> None:
         """Give the loader back as it was."""
         if self.loader.__dict__.pop(_HANDLE, None) is self:
             self.loader.__class__ = type(self.loader)._plain
-            _end_workers(self.loader)
+            end_iterator(self.loader)
 
     # ---- where it stands
 
@@ -196,8 +205,7 @@ class ResumableLoader:
                 sampler.set_epoch(at.epoch)
         with self.own_code(at):
             inner = cls.__iter__(self.loader)
-        own_code = cls.__iter__ is not DataLoader.__iter__
-        return LoaderIterator(inner, self, at, name=cls.__name__, own_code=own_code)
+        return LoaderIterator(inner, self, at, name=cls.__name__, own_code=not has_plain_iter(cls))
 
     @contextlib.contextmanager
     def own_code(self, at: Round) -> Iterator[None]:
@@ -219,6 +227,7 @@ class ResumableLoader:
     def build(self, cls: type[DataLoader[Any]]) -> Any:
         """The iterator of torch that ``cls.__iter__`` asks for."""
         at = self._building = self._claim()
+        forget_loaded(self.loader)
         try:
             with preserved_rng(), self._prepared(at):
                 inner = cls._get_iterator(self.loader)
@@ -303,14 +312,6 @@ class ResumableLoader:
             self._set_attributes({name: value for name, value in later.items() if now.get(name) == first.get(name)})
 
 
-def _end_workers(loader: DataLoader[Any]) -> None:
-    """End persistent workers; the next iterator starts others."""
-    shutdown = getattr(loader.__dict__.get("_iterator"), "_shutdown_workers", None)
-    if shutdown is not None:
-        shutdown()
-        loader.__dict__["_iterator"] = None
-
-
 # ---- what takes the place of the loader's own methods
 
 
@@ -322,6 +323,10 @@ def _iterate(loader: Any) -> Iterator[Any]:
 def _get_iterator(loader: Any) -> Any:
     handle, cls = ResumableLoader.of(loader), type(loader)._plain
     return cls._get_iterator(loader) if handle is None else handle.build(cls)
+
+
+def _state_dict(loader: Any) -> Any:
+    return state_without_iterator(loader, type(loader)._plain)
 
 
 def _reduce(loader: Any, protocol: Any) -> tuple[Any, ...]:

@@ -24,6 +24,14 @@ def test_a_run_goes_on_from_each_batch_and_each_end_of_an_epoch(tmp_path, worker
     assert_resumes(job, whole, names if not workers else some(names, 6))
 
 
+@pytest.mark.parametrize(
+    "workers", [1, pytest.param(4, marks=pytest.mark.slow), pytest.param(0, marks=pytest.mark.slow)]
+)
+def test_workers_may_change_between_the_runs(tmp_path, workers):
+    job, whole = whole_run(tmp_path, workers=2, persistent=True)
+    assert_resumes(job, whole, some(list(checkpoints(job)), 4), workers=workers, persistent=False)
+
+
 # of the checkpoints of a run; each kind of run is cut elsewhere
 cut_at = pytest.mark.parametrize("num", [pytest.param(99, id="all", marks=pytest.mark.slow), pytest.param(4, id="4")])
 
@@ -80,6 +88,23 @@ def test_windows_and_precisions_go_on_exactly(tmp_path, kind, num):
     assert_resumes(job, whole, some(list(checkpoints(job)), num + 1, kind))
 
 
+OPEN = {
+    "3": {"window": {"num_steps": 3}},
+    "4, not closed by the loader": {"window": {"num_steps": 4, "sync_with_dataloader": False}},
+    "fp16, 3": {"scaler": True, "overflows": [0, 3, 4, 9], "window": {"num_steps": 3}},
+}
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] if k == "3" else []) for k in OPEN])
+def test_a_save_inside_a_window_has_its_gradients(tmp_path, kind):
+    job, whole = whole_run(tmp_path, epochs=2, **{"saves in windows": True}, **OPEN[kind])
+    names = checkpoints(job)
+    num_steps = OPEN[kind]["window"]["num_steps"]
+    inside = [name for name, progress in names.items() if 0 < progress["batch"] < 5 and progress["batch"] % num_steps]
+    assert len(inside) >= 3
+    assert_resumes(job, whole, [*inside, *some(list(names)[6:], 3)])
+
+
 LOADING = {
     "seedable": {"loading": {"use_seedable_sampler": True}},
     "seedable, break": {"loading": {"use_seedable_sampler": True}, "style": "break"},
@@ -93,6 +118,11 @@ LOADING = {
     "batch sampler": {"loader": "batches"},
     "numbered batch sampler": {"loader": "numbered"},
     "own generator": {"loader": "own generator"},
+    "stateful and dispatched": {"loading": {"use_stateful_dataloader": True, "dispatch_batches": True}},
+    "stateful and seedable, break": {
+        "loading": {"use_stateful_dataloader": True, "use_seedable_sampler": True},
+        "style": "break",
+    },
 }
 
 
@@ -104,8 +134,31 @@ def test_ways_to_load_go_on_exactly(tmp_path, kind, num):
     assert_resumes(job, whole, some(list(checkpoints(job)), num, kind))
 
 
-def test_no_sample_that_was_consumed_is_read_again(tmp_path):
-    job, whole = whole_run(tmp_path, style="plain")
+STATEFUL = {"use_stateful_dataloader": True}
+
+
+@cut_at
+@pytest.mark.parametrize(
+    ("workers", "persistent"),
+    [(0, False), pytest.param(2, False, marks=pytest.mark.slow), (2, True)],
+    ids=["0 workers", "2 workers", "2 persistent"],
+)
+def test_stateful_loaders_go_on_from_batches_and_ends_of_epochs(tmp_path, workers, persistent, num):
+    job, whole = whole_run(tmp_path, loading=STATEFUL, workers=workers, persistent=persistent)
+    names = checkpoints(job)
+    ends = [name for name, progress in names.items() if progress["epoch_batch"] in (0, 6)]
+    cut = {*ends[1:3], *some(list(names), num - 1)}
+    assert_resumes(job, whole, [name for name in names if name in cut])
+
+
+def test_a_loader_may_become_stateful_between_the_runs_or_cease_to_be(tmp_path):
+    job, whole = whole_run(tmp_path, loading=STATEFUL)
+    assert_resumes(job, whole, some(list(checkpoints(job)), 3), options={}, workers=2)
+
+
+@pytest.mark.parametrize("loading", [{}, STATEFUL], ids=["plain", "stateful"])
+def test_no_sample_that_was_consumed_is_read_again(tmp_path, loading):
+    job, whole = whole_run(tmp_path, style="plain", loading=loading, workers=2 if loading else 0)
     names = list(checkpoints(job))
     assert_resumes(job, whole, names[3:20:4])
     for number in range(len(names[3:20:4])):

@@ -7,7 +7,8 @@ import logging
 import accelerate
 import pytest
 import torch
-from accelerate import Accelerator, DataLoaderConfiguration
+from accelerate import Accelerator, DistributedType, ParallelismConfig
+from accelerate.state import AcceleratorState
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import accelerate_resume
@@ -22,14 +23,17 @@ def make_loader(num_samples=8, **arguments):
     return DataLoader(TensorDataset(torch.arange(float(num_samples)).unsqueeze(1)), 2, **{"shuffle": True} | arguments)
 
 
+def new_parts(loader=None):
+    model = torch.nn.Linear(1, 1)
+    return model, torch.optim.AdamW(model.parameters(), 0.1), make_loader() if loader is None else loader
+
+
 def new_run(directory, *, loader=None, track=True, **options):
     """An Accelerator, its plugin, and what they have prepared."""
     torch.manual_seed(7)
     accelerator = Accelerator(cpu=True)
     resume = ResumePlugin(directory, **ALWAYS | options).attach(accelerator)
-    model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
-    return accelerator, resume, *accelerator.prepare(model, optimizer, make_loader() if loader is None else loader)
+    return accelerator, resume, *accelerator.prepare(*new_parts(loader))
 
 
 def train(accelerator, model, optimizer, batch):
@@ -64,10 +68,44 @@ def test_the_plugin_must_be_attached_before_anything_is_prepared(tmp_path):
 def test_one_accelerator_has_one_plugin_and_one_plugin_one_accelerator(tmp_path):
     accelerator = Accelerator(cpu=True)
     plugin = ResumePlugin(tmp_path).attach(accelerator)
-    with pytest.raises(ResumeError, match="has a ResumePlugin already"):
+    with pytest.raises(ResumeError, match="has a ResumePlugin already, whose run did not begin"):
         ResumePlugin(tmp_path).attach(accelerator)
     with pytest.raises(ResumeError, match="attached already"):
         plugin.attach(Accelerator(cpu=True))
+    train_all((accelerator, plugin, *accelerator.prepare(*new_parts())))  # as if nothing had been tried
+
+
+def test_a_second_run_of_an_accelerator_begins_behind_free_memory_with_a_plugin_of_its_own(tmp_path):
+    run = new_run(tmp_path / "first")
+    train_all(run)
+    with pytest.raises(ResumeError, match=r"call accelerator\.free_memory\(\), attach a new ResumePlugin"):
+        ResumePlugin(tmp_path / "second").attach(run[0])
+    run[0].free_memory()
+    second = ResumePlugin(tmp_path / "second", **ALWAYS).attach(run[0])
+    assert len(train_all((run[0], second, *run[0].prepare(*new_parts())), 2)) == 8
+    for name, num_epochs in (("first", 1), ("second", 2)):
+        assert train_all(new_run(tmp_path / name), num_epochs) == []  # each has its own end
+
+
+def test_a_run_that_another_one_took_the_accelerator_from_says_so(tmp_path):
+    run = new_run(tmp_path / "first")
+    epochs = run[1].epochs(2)
+    next(epochs)
+    run[0].free_memory()
+    ResumePlugin(tmp_path / "second").attach(run[0])
+    with pytest.raises(ResumeError, match="another ResumePlugin was attached"):
+        next(epochs)
+
+
+def test_what_is_prepared_anew_in_a_run_is_refused_at_the_next_save(tmp_path):
+    accelerator, resume, *_ = new_run(tmp_path)
+    epochs = resume.epochs(1)
+    next(epochs)
+    accelerator.free_memory()
+    model, optimizer, loader = accelerator.prepare(*new_parts())
+    with pytest.raises(UnsupportedStateError, match="other models, optimizers or schedulers are"):  # noqa: PT012
+        for batch in loader:
+            train(accelerator, model, optimizer, batch)
 
 
 def test_a_plugin_that_is_not_attached_says_so(tmp_path):
@@ -92,9 +130,18 @@ def test_a_version_of_accelerate_that_lacks_what_is_needed_is_refused_with_its_n
         ResumePlugin(tmp_path).attach(accelerator)
 
 
-def test_stateful_loaders_are_refused(tmp_path):
-    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))
-    with pytest.raises(ResumeError, match="use_stateful_dataloader"):
+@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"])
+def test_ways_to_train_that_are_not_exact_are_refused(tmp_path, kind, monkeypatch):
+    accelerator = Accelerator(cpu=True)
+    monkeypatch.setitem(AcceleratorState._shared_state, "distributed_type", DistributedType[kind])
+    with pytest.raises(ResumeError, match=f"{kind} is not supported: train on a single device or with Distributed"):
+        ResumePlugin(tmp_path).attach(accelerator)
+
+
+def test_tensor_parallel_is_refused(tmp_path, monkeypatch):
+    accelerator = Accelerator(cpu=True)
+    monkeypatch.setattr(Accelerator, "parallelism_config", ParallelismConfig(), raising=False)
+    with pytest.raises(ResumeError, match="a ParallelismConfig is not supported"):
         ResumePlugin(tmp_path).attach(accelerator)
 
 

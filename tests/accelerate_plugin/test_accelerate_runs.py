@@ -5,19 +5,39 @@ from __future__ import annotations
 import harness
 import pytest
 from accelerate_runs import assert_resumes, checkpoints, fails, new_job, some, start, train
+from accelerate_scripts import second_of
+
+
+def killed(job, folder, *, saved=None):
+    """Start it in another directory and kill it where it pauses, with all before (or ``saved`` batches) committed."""
+    first = job.but(name="first", directory=str(folder))
+    inside = second_of(first) if "pause_second_at" in job.options else first
+    (process,) = start(first)
+    at = inside.pause_at if saved is None else saved
+    harness.wait_for(lambda: inside.path("paused").exists() and at in harness.committed_batches(inside), process, first)
+    harness.kill(process)
+    return first
 
 
 def test_a_run_that_is_killed_inside_an_epoch_goes_on_from_its_last_save(tmp_path):
     job = new_job(tmp_path, workers=2)
     whole = train(job)
-    first = job.but(name="first", directory=str(tmp_path / "killed"), pause_at=9)
-    (process,) = start(first)
-    harness.wait_for(lambda: first.path("paused").exists() and 9 in harness.committed_batches(first), process, first)
-    harness.kill(process)
+    first = killed(job.but(pause_at=9), tmp_path / "killed")
     second = first.but(name="second", seed=99, pause_at=None)
     assert train(second) == whole
     assert harness.steps(second) == harness.steps(job)[-len(harness.steps(second)) :]
     assert len(harness.batches(second)) == 18 - 9
+
+
+@pytest.mark.parametrize("at", [7, 8])
+def test_a_run_that_is_killed_inside_a_window_goes_on_from_its_beginning(tmp_path, at):
+    job = new_job(tmp_path, window={"num_steps": 3})
+    whole = train(job)
+    first = killed(job.but(pause_at=at), tmp_path / "killed", saved=6)
+    second = first.but(name="second", seed=99, pause_at=None)
+    assert train(second) == whole
+    assert harness.steps(second) == harness.steps(job)[-len(harness.steps(second)) :]
+    assert len(harness.batches(second)) == 18 - 6
 
 
 def test_a_run_that_is_killed_after_the_last_batch_of_an_epoch_runs_the_rest_of_its_code(tmp_path):
@@ -106,3 +126,27 @@ def test_a_change_that_is_allowed_goes_on(tmp_path):
     changed = new_job(tmp_path, "changed", epochs=2, lr=0.02, resume=name, allow=("seed", "optimizer"))
     train(changed)
     assert len(harness.batches(changed)) == 10
+
+
+@pytest.mark.parametrize("second", ["a new accelerator", "the same accelerator", "the same loaders"])
+@pytest.mark.parametrize("range_", [False, True], ids=["epochs", "range"])
+def test_a_script_with_two_runs_goes_on_in_the_one_that_was_killed(tmp_path, second, range_):
+    options = {"second": second, "range": range_, "loading": {"use_seedable_sampler": True}}
+    job = new_job(tmp_path, epochs=2, **options)
+    whole = [*train(job), harness.finished(second_of(job))]
+    first = killed(job.but(options=options | {"pause_second_at": 8}), tmp_path / "killed")
+    again = first.but(name="again", seed=99, options=options)
+    assert [*train(again), harness.finished(second_of(again))] == whole
+    tail = harness.steps(second_of(again))
+    assert tail == harness.steps(second_of(job))[-len(tail) :]
+    assert len(harness.batches(second_of(again))) == 12 - 8
+
+
+def test_a_script_with_two_runs_that_is_killed_in_the_first_does_the_second_alike(tmp_path):
+    options = {"second": "the same accelerator"}
+    job = new_job(tmp_path, epochs=2, **options)
+    whole = [*train(job), harness.finished(second_of(job))]
+    first = killed(job.but(pause_at=8), tmp_path / "killed")
+    again = first.but(name="again", pause_at=None)
+    assert [*train(again), harness.finished(second_of(again))] == whole
+    assert harness.steps(second_of(again)) == harness.steps(second_of(job))

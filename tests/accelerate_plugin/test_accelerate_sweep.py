@@ -13,7 +13,7 @@ import harness
 import pytest
 from accelerate_runs import assert_part_of, new_job, start, train
 
-NUM_RUNS, NUM_KILLS = 16, 4
+NUM_RUNS, NUM_KILLS, NUM_QUICK = 16, 4, 2
 STYLES = ("plain", "break", "continue", "nested", "nested with break", "in turn", "zip", "alternating", "cycled", "gan")
 
 
@@ -23,8 +23,13 @@ def configuration(number: int) -> dict[str, Any]:
     window = {"num_steps": chance.choice((1, 1, 2, 3)), "sync_with_dataloader": chance.random() < 0.7}
     return {
         "style": chance.choice(STYLES),
+        "range": chance.random() < 0.2,
         "window": window,
-        "loading": {"use_seedable_sampler": chance.random() < 0.4},
+        "loading": {
+            "use_seedable_sampler": chance.random() < 0.4,
+            "use_stateful_dataloader": chance.random() < 0.3,
+            "dispatch_batches": chance.random() < 0.2,
+        },
         "loader": chance.choice(("shuffled", "shuffled", "weighted", "numbered", "own generator")),
         "scaler": chance.random() < 0.3,
         "overflows": [0, 3, 4, 9],
@@ -35,8 +40,10 @@ def configuration(number: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(NUM_RUNS))
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(number, marks=[pytest.mark.slow] if number >= NUM_QUICK else []) for number in range(NUM_RUNS)],
+)
 def test_a_script_that_is_killed_at_random_moments_ends_as_one_that_is_not(tmp_path, number):
     chance = random.Random(1000 + number)
     whole = new_job(tmp_path, **configuration(number))
@@ -44,7 +51,7 @@ def test_a_script_that_is_killed_at_random_moments_ends_as_one_that_is_not(tmp_p
     ends, jobs = train(whole), []
     first = whole.but(directory=str(tmp_path / "killed"))
     for place in range(NUM_KILLS):
-        workers = chance.choice((0, 0, 1, 2))
+        workers = chance.choice((0, 0, 1, 2, 4))
         job = first.but(
             name=f"start-{place}",
             seed=100 + place if harness.committed(first) else first.seed,  # without a save the run begins anew

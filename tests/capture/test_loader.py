@@ -12,6 +12,7 @@ import pytest
 import torch
 from loader_kinds import (
     BATCH_SIZE,
+    KINDS,
     NUM_SAMPLES,
     Collate,
     CountingSampler,
@@ -680,3 +681,21 @@ def test_what_the_samples_of_two_ranks_draw_differs_and_both_begin_with_one_orde
         found.append([sample for batch in loader for sample in batch])
     assert [sample[0] for sample in found[0]] == [sample[0] for sample in found[1]]
     assert len({tuple(sample[1:]) for of_rank in found for sample in of_rank}) == 24
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_loader_that_had_begun_or_was_loaded_stands_where_the_run_says(workers):
+    # its sampler has a generator that was seeded from the global one, so every start has another
+    first = Run.start("stateful", seed=1, generator=None)
+    expected = [first.epoch(epoch) for epoch in range(3)]
+    for cut in (0, 2):
+        scramble(7)
+        loader = KINDS["stateful"](num_workers=workers, generator=None)
+        assert loader.state_dict()  # makes its first iterator
+        run = Run(loader, ResumableLoader(loader, key=1, slot=0))
+        run.handle.seek(expected[1][1][cut])
+        assert loader.state_dict() == {}
+        run.handle.begin(1)
+        assert next(iter(loader)) == expected[1][0][cut]
+        loader.load_state_dict(loader.state_dict())
+        assert run.epoch(2)[0] == expected[2][0]

@@ -10,7 +10,14 @@ WORKERS = {
     "persistent workers": {"num_workers": 2, "persistent_workers": True},
     "deep prefetch": {"num_workers": 3, "prefetch_factor": 8},
 }
-EVERYWHERE = ("shuffled", "sampler with a generator", "varying batches", "single indices", "mixing subclass")
+EVERYWHERE = (
+    "shuffled",
+    "stateful",
+    "sampler with a generator",
+    "varying batches",
+    "single indices",
+    "mixing subclass",
+)
 WITH_WORKERS = [
     pytest.param(kind, workers, marks=[] if workers == "two workers" or kind in EVERYWHERE else pytest.mark.slow)
     for kind in KINDS

@@ -11,6 +11,7 @@ import torch
 from harness import digest
 from lightning.pytorch.callbacks import ModelCheckpoint, ModelPruning
 from small import Net, make_loader
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from lightning_resume import Changes, Keep, ResumeCallback, SaveEvery
 from resume_core.errors import ResumeError, UnsupportedStateError
@@ -82,6 +83,16 @@ def test_one_loader_may_serve_training_and_validation(replay, step):
 
     loader = make_loader()
     replay(Validates, step, loaders=lambda: (loader, loader))
+
+
+@pytest.mark.parametrize("step", [3, 4, 5, 8])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_loader_is_positioned_by_the_run(replay, step, workers):
+    def loaders():
+        return StatefulDataLoader(make_loader().dataset, 4, shuffle=True, num_workers=workers)
+
+    net, _ = replay(Recording, step, loaders=loaders)
+    assert len({str(ids) for _, _, ids, _ in net.seen}) == len(net.seen)
 
 
 def test_modules_that_convert_weights_of_an_older_version_leave_current_ones_alone(replay):
