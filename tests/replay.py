@@ -186,10 +186,17 @@ def end_of(trainer: L.Trainer) -> dict[str, Any]:
         "schedulers": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
         "callbacks": digest([callback.state_dict() for callback in trainer.callbacks]),
         "precision": trainer.precision_plugin.state_dict(),
-        "loops": trainer.fit_loop.state_dict(),
+        "loops": _loops(trainer),
         "metrics": {name: float(value) for name, value in sorted(trainer.callback_metrics.items())},
         "rng": digest([random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state(), *_cuda_rng()]),
     }
+
+
+def _loops(trainer: L.Trainer) -> dict[str, Any]:
+    found: dict[str, Any] = trainer.fit_loop.state_dict()
+    # what a stateful loader says of itself counts from where its iterator began; nobody reads it on a resume
+    found["state_dict"].pop("combined_loader", None)
+    return found
 
 
 def _cuda_rng() -> list[torch.Tensor]:
