@@ -3,7 +3,7 @@
 # make test      the tests, without the long sweeps
 # make test-all  all tests that this machine can run
 # make test-gpu  those that need a CUDA device, with a torch that has it (PY=... or TORCH_INDEX=)
-# make chaos     ckpt-chaos kills short trainings at operations on files, one rank and two (6 minutes; not in `test`)
+# make chaos     ckpt-chaos kills short trainings at operations on files, one rank and two (8 minutes; not in `test`)
 # make lint      ruff, mypy --strict, import-linter
 # make bench     benchmarks/overhead.py
 # make clean     remove .venv and everything that was built (an environment elsewhere is left alone)
