@@ -152,15 +152,8 @@ class AcceleratorFramework:
     @property
     def progress(self) -> Progress:
         """Where the run stands."""
-        counts = self.tracker.counts
-        return Progress(
-            step=counts.step,
-            batch=counts.batch,
-            epoch=max(counts.epoch, 0),
-            epoch_batch=counts.epoch_batch,
-            in_window=self._accelerated.in_window,
-            is_last=self._is_last,
-            ends_epoch=self._ends_epoch,
+        return self.tracker.counts.progress(
+            in_window=self._accelerated.in_window, is_last=self._is_last, ends_epoch=self._ends_epoch
         )
 
     def _reach(self, ends_epoch: bool, is_last: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from accelerate_resume._passes import Pass, TrackedLoader
+from resume_core.state import Progress
 
 __all__ = ["AT_END", "AT_FETCH", "BETWEEN", "Counts", "Place"]
 
@@ -49,3 +50,15 @@ class Counts:
     epoch: int = -1
     epoch_batch: int = 0
     epoch_slot: int = -1
+
+    def progress(self, *, in_window: bool, is_last: bool, ends_epoch: bool) -> Progress:
+        """Where the run stands, for the session."""
+        return Progress(
+            step=self.step,
+            batch=self.batch,
+            epoch=max(self.epoch, 0),
+            epoch_batch=self.epoch_batch,
+            in_window=in_window,
+            is_last=is_last,
+            ends_epoch=ends_epoch,
+        )

@@ -239,15 +239,7 @@ class TrainerFramework(AcceleratorFramework):
         """Where the run stands."""
         counts = self.loop.counts
         counts.step = int(self.hf.trainer.state.global_step)
-        return Progress(
-            step=counts.step,
-            batch=counts.batch,
-            epoch=max(counts.epoch, 0),
-            epoch_batch=counts.epoch_batch,
-            in_window=self.hf.in_window,
-            is_last=self._is_last,
-            ends_epoch=self._ends_epoch,
-        )
+        return counts.progress(in_window=self.hf.in_window, is_last=self._is_last, ends_epoch=self._ends_epoch)
 
     def begin_epoch(self) -> None:
         """Before the hooks of that name: where a run goes on that was saved between two epochs."""

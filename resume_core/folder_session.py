@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from resume_core.embedded import EmbeddedSession
@@ -41,7 +42,6 @@ class FolderSession(EmbeddedSession):
     ) -> None:
         super().__init__(framework, changes=changes, log=log)
         self._plugin, self._alone = plugin, alone
-        self._writer: PieceWriter | None = None
         self._run = ""  # of this process: marks its saves
         self._num_saves = 0
 
@@ -56,7 +56,7 @@ class FolderSession(EmbeddedSession):
         except BaseException:
             self._key = key
             raise
-        self._run = self._run or self._framework.ranks.share("the mark of saves", secrets.token_hex(8))
+        self._mark_saves()
 
     def join(self, key: int, config: RunConfig) -> None:
         """The run has a directory, and the session of that has decided: folders are saved beside it.
@@ -66,7 +66,14 @@ class FolderSession(EmbeddedSession):
             config: what decides it.
         """
         self._key, self._config = key, config
+        self._mark_saves()
+
+    def _mark_saves(self) -> None:
         self._run = self._run or self._framework.ranks.share("the mark of saves", secrets.token_hex(8))
+
+    @cached_property
+    def _writer(self) -> PieceWriter:
+        return PieceWriter(self._framework.ranks)
 
     # ---- saving
 
@@ -76,7 +83,6 @@ class FolderSession(EmbeddedSession):
         Raises:
             OSError: the folder cannot be written.
         """
-        self._writer = self._writer or PieceWriter(self._framework.ranks)
         self._writer.begin(folder, f"{self._run}-{self._num_saves}-announced", Incomplete("in part"))
 
     def begin_incomplete(self, folder: str, reason: str, advice: str = "") -> None:
@@ -87,7 +93,6 @@ class FolderSession(EmbeddedSession):
             reason: why, as the end of a sentence; said once for each reason.
             advice: what to do instead.
         """
-        self._writer = self._writer or PieceWriter(self._framework.ranks)
         self._num_saves += 1
         self._writer.begin(folder, f"{self._run}-{self._num_saves}", self._incomplete(reason, advice))
 
@@ -103,7 +108,6 @@ class FolderSession(EmbeddedSession):
             OSError: the folder cannot be written.
         """
         assert self._key is not None
-        self._writer = self._writer or PieceWriter(self._framework.ranks)
         self._num_saves += 1
         self._look_for_others()
         save = f"{self._run}-{self._num_saves}"
@@ -134,7 +138,6 @@ class FolderSession(EmbeddedSession):
         Raises:
             OSError: the folder cannot be read, or written.
         """
-        assert self._writer is not None
         self._writer.commit(folder, files)
 
     # ---- restoring

@@ -23,7 +23,17 @@ from resume_core.entry import ENTRY, FORMAT, Entry, Incomplete, decode
 from resume_core.errors import CorruptCheckpointError, ResumeError
 from resume_core.image import Arena, FileSpec, Stager, header_bytes, make_target, parse_header
 from resume_core.ranks import Ranks
-from resume_core.storage import ALGORITHM, Fields, Store, digest_file, open_store, rank_file, seal, unseal
+from resume_core.storage import (
+    ALGORITHM,
+    Fields,
+    Store,
+    digest_buffer,
+    digest_file,
+    open_store,
+    rank_file,
+    seal,
+    unseal,
+)
 
 __all__ = ["Pieces", "PieceWriter", "has_pieces", "read_pieces"]
 
@@ -77,7 +87,7 @@ class PieceWriter:
         with store.open_sink(name, image.size_bytes) as sink:
             sink.write_at(0, image.buffer)
         self._record["entry"] = {"format": FORMAT, "structure": text}
-        self._record["tensors"] = list(digest_file(store, name))
+        self._record["tensors"] = list(digest_buffer(image.buffer))
 
     def commit(self, folder: str, files: Iterable[str]) -> None:
         """The framework has written: what is there counts.

@@ -8,7 +8,7 @@ from resume_core.storage.local import LocalStore
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest, Part
 from resume_core.storage.paths import rank_file
 from resume_core.storage.promotion import copy_share
-from resume_core.storage.read import FileReader, digest_file, read_file, read_manifest, verify
+from resume_core.storage.read import FileReader, digest_buffer, digest_file, read_file, read_manifest, verify
 from resume_core.storage.retention import Pruned, clean, prune
 from resume_core.storage.sealed import FORMAT_VERSION, Fields, seal, unseal
 from resume_core.storage.store import Sink, Store, open_store
@@ -37,6 +37,7 @@ __all__ = [
     "clean",
     "copy_share",
     "digest_chunks",
+    "digest_buffer",
     "digest_file",
     "open_store",
     "prune",

@@ -20,6 +20,7 @@ __all__ = [
     "Digesting",
     "byte_view",
     "digest",
+    "digest_all",
     "digest_chunks",
     "digest_of",
     "iter_chunks",
@@ -85,6 +86,11 @@ def digest_chunks(view: BytesLike, chunk_bytes: int = CHUNK_BYTES) -> tuple[str,
     """
     flat = byte_view(view)
     return tuple(digest(flat[at : at + length]) for at, length in iter_chunks(flat.nbytes, chunk_bytes))
+
+
+def digest_all(digests: Iterable[str]) -> str:
+    """One digest over those of all chunks of a file, in order."""
+    return digest("".join(digests).encode("ascii"))
 
 
 class Digesting:

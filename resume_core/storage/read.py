@@ -10,7 +10,16 @@ from functools import partial
 from typing import NoReturn
 
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
-from resume_core.storage.digest import CHUNK_BYTES, BytesLike, digest, digest_of, iter_chunks
+from resume_core.storage.digest import (
+    CHUNK_BYTES,
+    BytesLike,
+    byte_view,
+    digest,
+    digest_all,
+    digest_chunks,
+    digest_of,
+    iter_chunks,
+)
 from resume_core.storage.interface import Store, scatter
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest
 from resume_core.storage.parallel import run_all
@@ -18,6 +27,7 @@ from resume_core.storage.paths import MANIFEST_FILE, WEIGHTS_FILE, join_key
 
 __all__ = [
     "FileReader",
+    "digest_buffer",
     "digest_file",
     "nearest_manifest",
     "read_file",
@@ -135,7 +145,12 @@ def digest_file(store: Store, key: str) -> tuple[int, str]:
     for offset_bytes, length in iter_chunks(size_bytes):
         store.read_into(key, offset_bytes, buffer[:length])
         digests.append(digest(buffer[:length]))
-    return size_bytes, digest("".join(digests).encode("ascii"))
+    return size_bytes, digest_all(digests)
+
+
+def digest_buffer(buffer: BytesLike) -> tuple[int, str]:
+    """`digest_file` of a file with these bytes."""
+    return byte_view(buffer).nbytes, digest_all(digest_chunks(buffer))
 
 
 def nearest_manifest(stores: Sequence[Store], ref: CheckpointRef) -> Manifest:
