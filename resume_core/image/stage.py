@@ -107,24 +107,43 @@ class _Staging:
         self.progress.wait(None)
 
 
+@dataclass(frozen=True)
+class _Slice:
+    """A part of a large tensor: of one dimension, so long."""
+
+    dim: int
+    begin: int
+    length: int
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.narrow(self.dim, self.begin, self.length)
+
+
 @dataclass
 class _Group:
     """Tensors of one type on one device that are copied by one call, and where they go.
 
     Attributes:
         start: of the first of them in the file, in bytes.
+        slices: which part of the tensor of each name; None for the whole.
     """
 
     device: torch.device
     start: int
     names: list[str] = field(default_factory=list)
+    slices: list[_Slice | None] = field(default_factory=list)
     targets: list[torch.Tensor] = field(default_factory=list)
     num_bytes: int = 0
 
-    def add(self, entry: Entry, target: torch.Tensor) -> None:
-        self.names.append(entry.name)
+    def add(self, name: str, part: _Slice | None, target: torch.Tensor) -> None:
+        self.names.append(name)
+        self.slices.append(part)
         self.targets.append(target)
-        self.num_bytes += entry.nbytes
+        self.num_bytes += target.nbytes
+
+    def sources(self, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        found = zip(self.names, self.slices, strict=True)
+        return [tensors[name] if part is None else part.of(tensors[name]) for name, part in found]
 
 
 @dataclass(frozen=True)
@@ -236,17 +255,7 @@ class Stager:
 
     def _new(self, file: FileSpec, layout: Layout, offset: int) -> _Placed:
         image = self._memory[offset : offset + layout.size_bytes]
-        groups: list[_Group] = []
-        open_groups: dict[tuple[torch.dtype, torch.device], _Group] = {}
-        for entry in layout.entries.values():
-            if not entry.nbytes:
-                continue
-            device = file.tensors[entry.name].device
-            group = open_groups.get((entry.dtype, device))
-            if group is None or group.num_bytes >= _PIECE_BYTES:
-                group = open_groups[entry.dtype, device] = _Group(device, entry.offset)
-                groups.append(group)
-            group.add(entry, entry.view(image))
+        groups = _groups(layout, image, {name: tensor.device for name, tensor in file.tensors.items()})
         unordered = [entry for entry in layout.entries.values() if layout.plain and needs_reordering(entry)]
         return _Placed(layout, dict(file.metadata), offset, groups, unordered, file.plan)
 
@@ -257,7 +266,7 @@ class Stager:
             for group in placed.groups:
                 if on_host:
                     progress.advance(placed.offset + group.start)  # groups are in the order of their starts
-                self._copy_group(group, [file.tensors[name] for name in group.names])
+                self._copy_group(group, group.sources(file.tensors))
 
     def _copy_group(self, group: _Group, sources: list[torch.Tensor]) -> None:
         if group.device.type == "cuda":
@@ -271,6 +280,37 @@ class Stager:
         buffer = self._arena.view(offset, layout.size_bytes)
         buffer[: len(layout.header)] = layout.header
         return Image(name, placed, buffer, staging)
+
+
+def _groups(layout: Layout, image: torch.Tensor, devices: Mapping[str, torch.device]) -> list[_Group]:
+    """What is copied by one call each, in the order of their starts: all that lies before one is in those before it."""
+    groups: list[_Group] = []
+    open_groups: dict[tuple[torch.dtype, torch.device], _Group] = {}
+    for entry in layout.entries.values():
+        if not entry.nbytes:
+            continue
+        device, whole = devices[entry.name], entry.view(image)
+        for part in _slices(whole) if device.type == "cpu" else [None]:
+            target = whole if part is None else part.of(whole)
+            group = open_groups.get((entry.dtype, device))
+            if group is None or group.num_bytes >= _PIECE_BYTES:
+                start = target.data_ptr() - image.data_ptr()
+                group = open_groups[entry.dtype, device] = _Group(device, start)
+                groups.append(group)
+            group.add(entry.name, part, target)
+    return groups
+
+
+def _slices(target: torch.Tensor) -> Sequence[_Slice | None]:
+    """Cut a large tensor along its slowest dimension, where that gives parts that lie one behind the other."""
+    if target.nbytes <= _PIECE_BYTES:
+        return [None]
+    dim = max((dim for dim in range(target.dim()) if target.size(dim) > 1), key=target.stride)
+    size, step_bytes = target.size(dim), target.stride(dim) * target.element_size()
+    if size * step_bytes != target.nbytes:
+        return [None]
+    length = max(1, _PIECE_BYTES // step_bytes)
+    return [_Slice(dim, begin, min(length, size - begin)) for begin in range(0, size, length)]
 
 
 def _with_room(size_bytes: int) -> int:

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-NUM_BATCHES, NUM_SAMPLES = 40, 80
+NUM_BATCHES, NUM_SAMPLES = 100, 200
 
 
 def batch(step: int, shift: int) -> dict:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fake_training import NUM_BATCHES
 from rich.console import Console
 from test_demo_compare import step
 
@@ -26,7 +27,6 @@ FAKE = dataclasses.replace(FRAMEWORKS["lightning"], module="fake_training")
 @pytest.fixture
 def fake(monkeypatch):
     """Runs the demo; gives the exit code and what was printed."""
-    monkeypatch.setattr(run, "_SAVE_STEPS", 15)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
 
     def demo(out, fault="", plugin=True, epochs=3, kills=2):
@@ -62,10 +62,50 @@ def test_every_kill_is_amid_an_epoch_of_its_own_and_loses_some_batches(tmp_path,
     fake(tmp_path, epochs=4, kills=3)
     starts = figures(tmp_path)["interrupted"]["starts"]
     ends = [start["ends_at"] for start in starts[:-1]]
-    assert len({(end - 1) // 40 for end in ends}) == 3
-    assert all(end % 40 for end in ends)
+    assert len({(end - 1) // NUM_BATCHES for end in ends}) == 3
+    assert all(end % NUM_BATCHES for end in ends)
     assert [start["seed"] for start in starts] == [7, 1007, 2007, 3007]
     assert all(after["begins_at"] <= end - 10 for end, after in zip(ends, starts[1:], strict=True))
+
+
+@pytest.fixture
+def child(tmp_path, monkeypatch):
+    """A fake training of 3 epochs that has begun."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("FAKE", "")
+    with Children() as children:
+        child = children.start(Job("fake_training", str(tmp_path / "run"), "start-1", True, 7, 3, 5))
+        child.wait = lambda *condition: children.wait(child, *condition)
+        yield child
+
+
+def test_a_process_that_is_held_neither_trains_nor_saves_until_it_goes_on(child):
+    child.wait(lambda: len(child.lines) > 20)
+    with child.held():
+        seen, saved = len(child.lines), last_save(child.folder)
+        time.sleep(0.1)  # 20 batches and some saves, if it did
+        child.update()
+        assert (len(child.lines), last_save(child.folder)) == (seen, saved)
+    assert child.wait(lambda: len(child.lines) > seen)
+    assert not child.wait()
+    assert len(child.lines) == 1 + 3 * NUM_BATCHES
+
+
+def test_a_process_that_is_held_can_be_killed(child):
+    child.wait(lambda: len(child.lines) > 20)
+    with child.held():
+        child.kill()
+    assert child.killed
+    assert not child.running
+
+
+def test_how_a_process_ended_is_known_after_it_was_held(child):
+    os.kill(child._process.pid, signal.SIGTERM)
+    os.waitid(os.P_PID, child._process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has been told
+    with child.held():
+        assert not child.running
+    with pytest.raises(DemoError, match="exit code -15"):
+        child.wait()
 
 
 def test_stock_lightning_is_given_the_same_seed_each_time(tmp_path, fake):

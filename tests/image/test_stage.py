@@ -145,6 +145,39 @@ def test_what_is_said_to_be_staged_is_so_while_the_rest_is_copied(monkeypatch):
     assert all(before == bytes(arena.view(0, len(before))) for before in said)
 
 
+LARGE = {
+    "contiguous": torch.randn(40, 50),
+    "one dimension": torch.randn(1999),
+    "transposed": torch.randn(40, 50).t(),
+    "channels last": torch.randn(8, 5, 6, 7).to(memory_format=torch.channels_last),
+    "a dimension of one": torch.randn(1, 1700).t(),
+    "rows over the limit": torch.randn(3, 600),
+    "bfloat16": torch.randn(999, 3).bfloat16(),
+    "every second": torch.randn(2000, 2)[:, 0],
+    "conjugate": torch.randn(700, dtype=torch.complex64).conj(),
+    "parameter": torch.nn.Parameter(torch.randn(30, 50)),
+}
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_tensor_is_copied_in_slices_that_lie_one_behind_the_other(monkeypatch, name, plain):
+    tree = {"small": torch.randn(3), "large": LARGE[name], "after": torch.randn(5)}
+    image = stage(Stager(Arena()), tree, plain=plain)
+    image.wait()
+    whole = bytes(image.buffer)
+    monkeypatch.setattr("resume_core.image.stage._PIECE_BYTES", 2000)
+    said, advance = [], Progress.advance
+    monkeypatch.setattr(Progress, "advance", lambda self, num: (said.append(num), advance(self, num)))
+    stager = Stager(Arena())
+    for _ in range(2):
+        image = stage(stager, tree, plain=plain)
+        image.wait()
+        assert bytes(image.buffer) == whole
+    assert len(said) >= 2 * (LARGE[name].nbytes // 2400)
+    assert said == sorted(said[: len(said) // 2]) * 2
+
+
 def test_a_thread_reads_the_beginning_while_the_end_is_copied(monkeypatch):
     monkeypatch.setattr("resume_core.image.stage._PIECE_BYTES", 4000)
     copy, go_on, began, read = torch._foreach_copy_, threading.Event(), threading.Event(), []

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -109,11 +110,29 @@ class Child:
         lines = self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
         return "\n".join([*lines, "", f"all of it: {self._log}"])
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Stop it, so that what is found true of it stays true; it goes on afterwards, unless it was killed."""
+        self._signal(signal.SIGSTOP)
+        # the signal is on its way until the parent is told that it arrived
+        _, status = os.waitpid(self._process.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):  # it had ended before, and whoever waits for that is told once
+            self._process.returncode = os.waitstatus_to_exitcode(status)
+        self.update()
+        try:
+            yield
+        finally:
+            if self.running:
+                self._signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """SIGKILL to the process and its loader workers at once, as when a machine is taken away."""
         self.killed = True
-        os.killpg(self._process.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        os.killpg(self._process.pid, number)
 
     def close(self) -> None:
         """End it if it has not ended."""

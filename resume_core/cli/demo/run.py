@@ -164,10 +164,16 @@ class _Demo:
             start = read_start([child.lines[0], child.lines[-1]])
             return aim.hit(start.steps[0], last_save(child.folder), start.num_batches)
 
-        if not self.children.wait(child, hit):
+        def killed() -> bool:
+            if not child.running or not hit():
+                return False
+            with child.held():  # while it was looked at it may have saved once more
+                if child.running and hit():
+                    child.kill()
+            return child.killed
+
+        if not self.children.wait(child, killed):
             raise DemoError("the training ended before it could be killed; try more --epochs or fewer --kills")
-        child.kill()
-        child.update()
 
     def _tell(self, starts: list[Child]) -> None:
         child = starts[-1]
