@@ -158,7 +158,7 @@ class AcceleratorFramework:
 
     def _reach(self, ends_epoch: bool, is_last: bool) -> None:
         self._ends_epoch, self._is_last = ends_epoch, is_last
-        if any(loader.is_uneven and loader.trains for loader in self.tracker.loaders.values()):
+        if self.tracker.is_uneven:
             counts = self.tracker.counts
             mine = [counts.step, counts.batch]
             counts.step, counts.batch = self.ranks.agree("the end of an epoch", mine, lambda all_: [*map(max, *all_)])

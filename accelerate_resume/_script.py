@@ -142,12 +142,13 @@ class ScriptTracker(Tracker):
 
     def trained(self) -> None:
         """See `Tracker.trained`."""
-        if not any(one.begun and one.is_open for _, one in self._opened) and self.is_foreign():
+        held = self._held
+        if not [one for _, one in held if one.begun] and self.is_foreign():
             self._say(
                 "a batch was trained on of a loader that was not prepared, or that the function skip_first_batches has "
                 "made: it goes on as the random generators decide. Call accelerator.skip_first_batches()"
             )
-        if any(loader.slot in self._late for loader, one in self._opened if one.fresh and one.is_open):
+        if self._late and any(loader.slot in self._late for loader, one in held if one.fresh):
             self._say(
                 "a loader was prepared, or made to skip batches, while a script with a range of its own trains: a run "
                 "that goes on inside an epoch begins with it anew. Take the epochs from resume.epochs()"

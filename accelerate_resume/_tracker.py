@@ -198,7 +198,7 @@ class Tracker:
             self._arrive_at(AT_END, loader, one)
 
     def _before_fetch(self, loader: TrackedLoader, one: Pass) -> None:
-        if all(one is not known for _, known in self._opened):
+        if (loader, one) not in self._opened:
             self._opened = [*(known for known in self._opened if known[1].trained or known[1].is_open), (loader, one)]
         if one.at_end:
             return  # its end is a boundary, and comes now
@@ -217,12 +217,22 @@ class Tracker:
         if one.trained and leads and not any(known.is_open for known in others):
             self._reach(Place(AT_END, loader.slot, one.index, True))
 
+    @property
+    def is_uneven(self) -> bool:
+        """Whether a loader that is trained on gives ranks different numbers of batches."""
+        return any(loader.is_uneven and loader.trains for loader in self.loaders.values())
+
     def _leads(self, one: Pass) -> bool:
         """Whether ``one`` was asked first of all that are open, and no other holds a batch that was not trained on."""
-        if any(loader.is_uneven and loader.trains for loader in self.loaders.values()):
+        if self.is_uneven:
             return False  # ranks would not reach it alike
-        passes = [known for _, known in self._opened if known is one or known.is_open]
-        return bool(passes) and passes[0] is one and not any(known.fresh for known in passes[1:])
+        leads = False
+        for _, known in self._opened:
+            if known is one and not leads:
+                leads = True
+            elif (known.fresh or not leads) and known.is_open:
+                return False
+        return leads
 
     def _reach(self, place: Place) -> None:
         if self._destination is None:

@@ -8,7 +8,6 @@ whole loops, less what the same resumable loader costs in one of its own. All in
 from __future__ import annotations
 
 import logging
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -117,7 +116,7 @@ def _direct_us(directory: str) -> float:
                 return
 
     Loop(directory, clocks=clocks)(clocked)
-    return sum(statistics.fmean(added.calls_s[WARM_STEPS:]) for added in (fetch, *others)) * 1e6
+    return sum(added.mean_s(WARM_STEPS) for added in (fetch, *others)) * 1e6
 
 
 VARIANTS: dict[str, Callable[[], float]] = {

@@ -8,7 +8,6 @@ in CPU time of the training thread: it waits for nothing here, and a busy machin
 from __future__ import annotations
 
 import logging
-import statistics
 import tempfile
 import time
 import warnings
@@ -138,7 +137,7 @@ def _direct_us() -> float:
     ):
         resume = ResumeCallback(directory, save=NEVER)
         fit(Tiny(), _loader(), [InsideShadow(boundary), resume, OutsideShadow(boundary, fetch)])
-    return sum(statistics.fmean(added.calls_s[WARM_STEPS:]) for added in (boundary, fetch)) * 1e6
+    return sum(added.mean_s(WARM_STEPS) for added in (boundary, fetch)) * 1e6
 
 
 VARIANTS: dict[str, Callable[[], float]] = {
