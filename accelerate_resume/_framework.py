@@ -66,7 +66,7 @@ class AcceleratorFramework:
         self._prepared: list[weakref.ref[Any]] = []
         self._ends_epoch = self._is_last = False
         self._wrapped: list[Any] = []
-        self._hooks: list[Any] = []
+        self.hooks: list[Any] = []
         self._buckets: list[BucketLayout] = []
         self.ranks = self._accelerated.ranks()
         self._notes = Notes(lambda: self.tracker, self.ranks)
@@ -79,8 +79,8 @@ class AcceleratorFramework:
     def release(self) -> None:
         """The run is over: give the Accelerator back as it was, and its loaders."""
         self._accelerated.release()
-        while self._hooks:
-            self._hooks.pop().remove()
+        while self.hooks:
+            self.hooks.pop().remove()
         for loader in self.loaders:
             loader.release()
 
@@ -135,7 +135,7 @@ class AcceleratorFramework:
         prepared = plain(optimizer, *args, **kwargs)
         own = own_optimizer(prepared)
         if self not in [getattr(hook, "__self__", None) for hook in own._optimizer_step_post_hooks.values()]:
-            self._hooks.append(own.register_step_post_hook(self._stepped))
+            self.hooks.append(own.register_step_post_hook(self._stepped))
         return prepared
 
     def _backward(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -366,7 +366,10 @@ class AcceleratorFramework:
             What will not be as users may expect, one sentence each.
         """
         self.watch_buckets()
-        return self._notes.at_start(self.modules, has_optimizer=bool(self._accelerated.optimizers))
+        return self._notes.at_start(self.modules, self._accelerated.optimizers, self._schedulers())
+
+    def _schedulers(self) -> list[Any]:
+        return [*self._accelerated.schedulers, *self._accelerated.registered, *self.tracked.values()]
 
     def notes(self) -> list[str]:
         """What training has shown to be lost by a resume, one sentence each; each is told once."""

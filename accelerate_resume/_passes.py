@@ -2,7 +2,8 @@
 
 A *pass* is one iterator that a script asks a loader for. It may train if gradients were enabled when it was made, and
 it has trained once a backward followed a batch of it. Passes that may not train are validation: what they draw is a
-function of how many batches had been trained on, and nothing of them is kept.
+function of how many batches had been trained on, and of how many validations there were since the last of them; nothing
+of them is kept.
 
 The code of an epoch runs again from its top when a run goes on inside it, and makes the passes of that epoch again, in
 the same order. Each gets the place that its predecessor had: one that was through, or was left by ``break``, is over at
@@ -113,6 +114,7 @@ class TrackedLoader:
         """Of this epoch, in the order in which they were made."""
         self.waiting: list[Pass] = []
         """Made before the run knew where it goes on."""
+        self._validations = [0, 0]  # batches of the run, and validations begun since the last of them
         self._pending: list[Mapping[str, Any]] = []  # passes of this epoch that its code has not asked for again
         self._last_round: Round | None = None
         self._last_position: Mapping[str, Any] | None = None  # saved before this process
@@ -176,18 +178,30 @@ class TrackedLoader:
         self._begin(one.position, one.index)
         one.position = None
 
-    def begin_validation(self, num_batches: int) -> None:
-        """The first batch of a pass that may not train is about to be asked for, so many batches into the run."""
-        self._begin(None, -1 - num_batches)
+    def validations_since(self, num_batches: int) -> int:
+        """Counts one more validation; how many there were before it since so many batches were trained on."""
+        at, number = self._validations
+        number = number if at == num_batches else 0
+        self._validations = [num_batches, number + 1]
+        return number
 
-    def _begin(self, position: Mapping[str, Any] | None, epoch: int) -> None:
+    def begin_validation(self, num_batches: int, number: int) -> None:
+        """The first batch of a pass that may not train is about to be asked for.
+
+        Args:
+            num_batches: how far the run is.
+            number: of the validation, among those since the last of these.
+        """
+        self._begin(None, -1 - num_batches, number)
+
+    def _begin(self, position: Mapping[str, Any] | None, epoch: int, round_: int | None = None) -> None:
         if self.handle is None:
             return
         position = position or self._last_position  # a position in another pass: its samplers' attributes are taken
         if position is not None:
             self.handle.seek(position)
         self._last_position = None
-        self.handle.begin(epoch)
+        self.handle.begin(epoch, round_)
 
     def begun(self, one: Pass | None) -> None:
         """The first batch was asked for: the loader inside has begun a round."""
@@ -244,6 +258,7 @@ class TrackedLoader:
             "salt": self.salt,
             "trains": self.trains,
             "num_passes": self.num_passes,
+            "validations": list(self._validations),
             "passes": passes if how.left else [*passes, *map(dict, self._pending)],
             "position": self._state_of(self._last_round) or self._last_position,
         }
@@ -281,6 +296,6 @@ class TrackedLoader:
 
     def apply_marks(self, saved: Mapping[str, Any]) -> None:
         """Once more what code may have changed that runs again before the first batch."""
-        self.num_passes = saved["num_passes"]
+        self.num_passes, self._validations = saved["num_passes"], list(saved["validations"])
         if not any(one.begun and one.is_open for one in self.passes):
             self.prepared.apply(saved["loader"])

@@ -39,7 +39,8 @@ class _PassIterator:
     def _validated(self) -> Any:
         if self._inner is None:
             self.may_train, self.one.over = False, True
-            self.loader.begin_validation(self._tracker.counts.batch)
+            num_batches = self._tracker.counts.batch
+            self.loader.begin_validation(num_batches, self.loader.validations_since(num_batches))
             batch = self.fetch()
             self.loader.begun(None)
             return batch

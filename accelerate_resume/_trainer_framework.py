@@ -41,7 +41,7 @@ _ADVICE = (
     "keep them in a buffer of the model, or in the state() of a callback that is an ExportableState of "
     "transformers.trainer_callback"
 )
-_EVALUATION = 1  # the first slot of loaders that are not trained on
+_EVALUATION = 1  # the slot of loaders that are not trained on
 
 
 class _Training:
@@ -118,10 +118,8 @@ class TrainerTracker(Tracker):
 
     def begin_evaluation(self, loader: TrackedLoader) -> None:
         """The first batch of a pass that nothing is trained on is about to be asked for."""
-        if loader.handle is not None and loader is not self.train:
-            loader.handle.slot = _EVALUATION + self.num_evaluations
+        loader.begin_validation(self.counts.batch, self.num_evaluations)
         self.num_evaluations += 1
-        loader.begin_validation(self.counts.batch)
 
     # ---- what the loop says
 
@@ -306,6 +304,9 @@ class TrainerFramework(AcceleratorFramework):
                 "even_batches in accelerator_config as it is"
             )
         return notes
+
+    def _schedulers(self) -> list[Any]:
+        return [*super()._schedulers(), self.hf.trainer.lr_scheduler]
 
     def notes(self) -> list[str]:
         """What an epoch that has run showed to be lost by a resume, one sentence each; each is told once."""

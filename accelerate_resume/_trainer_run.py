@@ -138,7 +138,11 @@ class TrainerRun:
         folders = self.framework.ranks.share("folders to go on from", self._folders.candidates(given))
         if not folders:
             root = self._hf.trainer.args.output_dir
-            raise CheckpointNotFoundError(f"there is no whole checkpoint-N in {root} to go on from", path=root)
+            missing = f"there is no whole checkpoint-N in {root} to go on from"
+            if not (isinstance(self.session, Session) and self.session.has_checkpoints):
+                raise CheckpointNotFoundError(missing, path=root)
+            self._log.info("%s: the run goes on from its own newest checkpoint", missing)
+            return None
         named = given is not True and not self._folders.is_own(folders[0])
         if not self.session.starts_from(folders[0], named=named):
             return None

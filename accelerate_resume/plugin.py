@@ -13,6 +13,7 @@ from accelerate_resume._counters import Counters
 from accelerate_resume._framework import AcceleratorFramework
 from accelerate_resume._own_states import ALONE, OwnStates
 from accelerate_resume._probe import attach_mark, plugin_before, probe, refuse_unsupported
+from accelerate_resume._strangers import tell_of_strangers
 from resume_core.candidates import resume_mode
 from resume_core.capture.runconfig import seed_fact
 from resume_core.embedded import refuse_without_directory
@@ -119,6 +120,7 @@ class ResumePlugin:
         attach_mark(accelerator, self)
         self._framework = AcceleratorFramework(accelerator, self._at_boundary)
         self._framework.script.tell = lambda note: self._warn([note])
+        self._framework.hooks.append(tell_of_strangers(self._framework))
         if not self._framework.ranks.is_first:  # what rank 0 says is said for all
             self._log = _log.getChild("ranks")
             self._log.setLevel(logging.ERROR)

@@ -145,6 +145,12 @@ class Session:
         self._given = given
 
     @property
+    def has_checkpoints(self) -> bool:
+        """Whether there is something in its directory to go on from; asked on each rank alike."""
+        found = self._ranks.agree("what there is", None, lambda _: next(self._candidates(), None) is not None)
+        return bool(found)
+
+    @property
     def has_restored(self) -> bool:
         """Whether the run goes on from a checkpoint in its directory."""
         return self._restored is not None

@@ -122,10 +122,15 @@ class ResumableLoader:
 
     # ---- where it stands
 
-    def begin(self, epoch: int) -> None:
-        """The next ``iter()`` is the first of ``epoch``, or goes on where `seek` said if that was in it."""
-        self._epoch, self._next_round = epoch, 0
-        if self._queue and self._queue[0].epoch != epoch:
+    def begin(self, epoch: int, round_: int | None = None) -> None:
+        """The next ``iter()`` is the first of ``epoch``, or goes on where `seek` said if that was in it.
+
+        Args:
+            epoch: as the training loop counts.
+            round_: of the epoch, where the caller counts them; a position in another one is not gone on from then.
+        """
+        self._epoch, self._next_round = epoch, round_ or 0
+        if self._queue and (self._queue[0].epoch != epoch or round_ not in (None, self._queue[0].round)):
             self._set_attributes(self._queue[-1].later or {})
             self._queue.clear()
         if self.live.later is not None and self.live.epoch != epoch:

@@ -282,7 +282,63 @@ def test_training_on_a_loader_that_was_not_prepared_is_warned_of(tmp_path, caplo
 def test_a_run_without_an_optimizer_is_warned_of(tmp_path, caplog):
     accelerator = Accelerator(cpu=True)
     ResumePlugin(tmp_path).attach(accelerator).epochs(1)
-    assert "no optimizer was prepared" in caplog.text
+    assert "no optimizer was prepared: what one holds is not saved" in caplog.text
+
+
+def test_optimizers_and_schedulers_that_are_not_saved_are_named(tmp_path, caplog):
+    accelerator, resume, model, optimizer, loader = new_run(tmp_path)
+    own = torch.optim.SGD(model.parameters(), 0.1)
+    schedulers = [torch.optim.lr_scheduler.StepLR(each, 1) for each in (optimizer, own)]
+    for _ in resume.epochs(2):
+        for batch in loader:
+            train(accelerator, model, optimizer, batch)
+            own.step()
+        for each in schedulers:
+            each.step()
+    assert caplog.text.count("optimizer 0 has a learning-rate scheduler that is not saved") == 1
+    assert caplog.text.count("a SGD trains a prepared model and is not saved") == 1
+
+
+def test_of_optimizers_and_schedulers_that_are_tracked_nothing_is_said(tmp_path, caplog):
+    accelerator, resume, model, optimizer, loader = new_run(tmp_path)
+    own = torch.optim.SGD(model.parameters(), 0.1)
+    resume.track(own=own, scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1))
+    apart = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)  # of something that the script makes anew
+    for _ in resume.epochs(1):
+        for batch in loader:
+            train(accelerator, model, optimizer, batch)
+            own.step()
+            apart.step()
+    assert "is not saved" not in caplog.text
+
+
+def look(loader):
+    with torch.no_grad():
+        return [batch[0].flatten().tolist() for batch in loader]
+
+
+def test_validations_that_follow_one_another_differ_and_go_on_alike(tmp_path):
+    def start(stops):
+        accelerator, resume, model, optimizer, loader = new_run(tmp_path / "run")
+        validation, found = accelerator.prepare(make_loader(16)), []
+        for epoch in resume.epochs(2):
+            found.append(look(validation))
+            if stops and epoch == 1:
+                break
+            for batch in loader:
+                train(accelerator, model, optimizer, batch)
+                resume._session.wait()
+            resume._session.wait()
+            found.append(look(validation))
+        return [*found, look(validation)]
+
+    first, rest, end = start(True), start(False), start(False)
+    for validated in (*first, *rest, *end):
+        assert sorted(number for batch in validated for number in batch) == list(range(16))
+    assert first[2] == rest[0]  # at the top of the second epoch
+    assert first[1] != first[2]  # at the end of the first, behind the same batch
+    assert [rest[-1]] == end  # when all is over, and when nothing was left to do
+    assert rest[-2] != rest[-1]
 
 
 def test_what_a_script_skips_by_itself_is_not_skipped_twice(tmp_path):

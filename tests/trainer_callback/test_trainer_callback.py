@@ -54,6 +54,15 @@ def test_one_trainer_has_one_callback_and_one_callback_one_trainer(tmp_path):
             other.attach(to)
 
 
+def test_told_to_go_on_from_a_folder_a_run_without_any_goes_on_from_its_directory(tmp_path, caplog):
+    with pytest.raises(CheckpointNotFoundError, match="no whole checkpoint-N"):
+        make_trainer(tmp_path, TrainerResumeCallback(tmp_path / "run")).train(resume_from_checkpoint=True)
+    first = make_trainer(tmp_path, TrainerResumeCallback(tmp_path / "run")).train()
+    again = make_trainer(tmp_path, TrainerResumeCallback(tmp_path / "run"))
+    assert again.train(resume_from_checkpoint=True).training_loss == first.training_loss
+    assert "no whole checkpoint-N" in caplog.text
+
+
 def test_turned_off_it_does_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("EXACT_RESUME", "off")
     assert make_trainer(tmp_path, TrainerResumeCallback(tmp_path / "run")).train().global_step == 1
