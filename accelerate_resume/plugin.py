@@ -16,10 +16,10 @@ from accelerate_resume._probe import attach_mark, plugin_before, probe, refuse_u
 from accelerate_resume._strangers import tell_of_strangers
 from resume_core.candidates import resume_mode
 from resume_core.capture.runconfig import seed_fact
-from resume_core.embedded import refuse_without_directory
 from resume_core.errors import ResumeError
 from resume_core.folder_session import FolderSession
-from resume_core.policy import Changes, Keep, SaveEvery, as_policies, plain_options
+from resume_core.options import session_options
+from resume_core.policy import Changes, Keep, SaveEvery
 from resume_core.session import Session
 from resume_core.state import Ending, Fact, Progress
 
@@ -80,13 +80,18 @@ class ResumePlugin:
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._is_off = resume_mode(resume) == "off"
-        if directory is None:
-            given = {"scratch": scratch, "save": save, "keep": keep, "storage_options": storage_options}
-            advice = "say when to save with accelerator.save_state(), and what to go on from with load_state()"
-            refuse_without_directory("ResumePlugin", advice, resume=resume != "auto", **given)
+        self._options = session_options(
+            "ResumePlugin",
+            "say when to save with accelerator.save_state(), and what to go on from with load_state()",
+            directory=directory,
+            scratch=scratch,
+            resume=resume,
+            save=save,
+            keep=keep,
+            changes=changes,
+            storage_options=storage_options,
+        )
         self._directory = directory
-        self._options = as_policies(save=save, keep=keep, changes=changes)
-        self._options |= {"scratch": scratch, "resume": resume, "storage_options": plain_options(storage_options)}
         self._log = _log
         self._framework: AcceleratorFramework | None = None
         self._session: Session | FolderSession | None = None

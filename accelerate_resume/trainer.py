@@ -15,9 +15,9 @@ from accelerate_resume._probe import refuse_attached
 from accelerate_resume._probe import refuse_unsupported as refuse_accelerator
 from accelerate_resume._trainer_run import TrainerRun
 from resume_core.candidates import resume_mode
-from resume_core.embedded import refuse_without_directory
 from resume_core.errors import ResumeError
-from resume_core.policy import Changes, Keep, SaveEvery, as_policies, plain_options
+from resume_core.options import session_options
+from resume_core.policy import Changes, Keep, SaveEvery
 
 __all__ = ["TrainerResumeCallback"]
 
@@ -66,16 +66,18 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
         changes: Changes | Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        resume_mode(resume)
-        if directory is None:
-            given = {"scratch": scratch, "save": save, "keep": keep, "storage_options": storage_options}
-            advice = (
-                "say when to save in TrainingArguments, and what to go on from in train(resume_from_checkpoint=...)"
-            )
-            refuse_without_directory("TrainerResumeCallback", advice, resume=resume != "auto", **given)
+        self._options = session_options(
+            "TrainerResumeCallback",
+            "say when to save in TrainingArguments, and what to go on from in train(resume_from_checkpoint=...)",
+            directory=directory,
+            scratch=scratch,
+            resume=resume,
+            save=save,
+            keep=keep,
+            changes=changes,
+            storage_options=storage_options,
+        )
         self._directory = directory
-        self._options = as_policies(save=save, keep=keep, changes=changes)
-        self._options |= {"scratch": scratch, "resume": resume, "storage_options": plain_options(storage_options)}
         self._trainer: Any = None
         self._run: TrainerRun | None = None
         self._given: Any = None  # what train was told to go on from

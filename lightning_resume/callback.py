@@ -20,10 +20,11 @@ from resume_core.candidates import peek, resume_mode
 from resume_core.capture.attributes import AttributeWatch, changed_note
 from resume_core.capture.loader import loader_warnings
 from resume_core.capture.runconfig import seed_fact
-from resume_core.embedded import EmbeddedSession, Given, look_for_entry, refuse_without_directory
+from resume_core.embedded import EmbeddedSession, Given, look_for_entry
 from resume_core.entry import ENTRY
 from resume_core.errors import ResumeError
-from resume_core.policy import Changes, Keep, SaveEvery, as_policies, plain_options
+from resume_core.options import session_options
+from resume_core.policy import Changes, Keep, SaveEvery
 from resume_core.session import Session
 from resume_core.state import Ending, Progress
 
@@ -86,14 +87,18 @@ class ResumeCallback(Callback):
         changes: Changes | Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        resume_mode(resume)
-        if directory is None:
-            given = {"scratch": scratch, "save": save, "keep": keep, "storage_options": storage_options}
-            advice = "say when to save in ModelCheckpoint, and what to go on from in fit(ckpt_path=...)"
-            refuse_without_directory("ResumeCallback", advice, resume=resume != "auto", **given)
+        self._options = session_options(
+            "ResumeCallback",
+            "say when to save in ModelCheckpoint, and what to go on from in fit(ckpt_path=...)",
+            directory=directory,
+            scratch=scratch,
+            resume=resume,
+            save=save,
+            keep=keep,
+            changes=changes,
+            storage_options=storage_options,
+        )
         self._directory = directory
-        self._options = as_policies(save=save, keep=keep, changes=changes)
-        self._options |= {"scratch": scratch, "resume": resume, "storage_options": plain_options(storage_options)}
         self._fit = 0  # how many fits this callback has seen end: the place of the next one
         self._counts = False  # whether the fit that is under way is one of them: not that of a Tuner
         self._log = logging.getLogger(__name__)

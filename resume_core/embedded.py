@@ -24,7 +24,7 @@ from resume_core.policy import Changes
 from resume_core.restore import report, restore_threads, warn_of_names
 from resume_core.state import Ending, Progress, RunConfig, State
 
-__all__ = ["EmbeddedSession", "Given", "adopt", "look_for_entry", "new_key", "refuse_without_directory"]
+__all__ = ["EmbeddedSession", "Given", "adopt", "look_for_entry", "new_key"]
 
 _KEY = 7  # the word that the run's key is derived from the seed with
 _LOST = (
@@ -71,25 +71,6 @@ def look_for_entry(
         found = Incomplete("by a single process")
     log.warning("%s was saved %s, so it is loaded as Lightning alone would: %s", path, found.reason, _LOST)
     return None
-
-
-def refuse_without_directory(plugin: str, advice: str, **given: Any) -> None:
-    """Refuse arguments that would have no effect.
-
-    Args:
-        plugin: its class.
-        advice: what to do in place of giving it a directory.
-        given: arguments by name; what is false was not given.
-
-    Raises:
-        ValueError: any was given.
-    """
-    names = [name for name, value in given.items() if value]
-    if names:
-        raise ValueError(
-            f"without a directory {plugin} saves nothing by itself, so {' and '.join(names)} would have no effect: "
-            f"give it a directory, or {advice}"
-        )
 
 
 def new_key(seed: int | None) -> int:

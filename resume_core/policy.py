@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
-__all__ = ["SaveEvery", "Keep", "Changes", "as_policies", "as_policy", "plain_options"]
+__all__ = ["SaveEvery", "Keep", "Changes", "as_policy", "plain_options"]
 
 _Policy = TypeVar("_Policy")
 
@@ -150,14 +150,3 @@ class Changes:
     def accepts(self, name: str) -> bool:
         """Whether a change of the field ``name`` (dotted) was allowed by name."""
         return any(name == allowed or name.startswith(allowed + ".") for allowed in self.allow)
-
-
-def as_policies(*, save: Any, keep: Any, changes: Any) -> dict[str, Any]:
-    """The policies that every plugin takes, by the names of their arguments; see `as_policy`.
-
-    Raises:
-        TypeError: see `as_policy`.
-        ValueError: see `as_policy`.
-    """
-    kinds = {"save": (SaveEvery, save), "keep": (Keep, keep), "changes": (Changes, changes)}
-    return {name: as_policy(kind, value, name) for name, (kind, value) in kinds.items()}

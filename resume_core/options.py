@@ -1,0 +1,67 @@
+"""The arguments that every plugin takes, as a `Session` takes them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from resume_core.candidates import resume_mode
+from resume_core.policy import Changes, Keep, SaveEvery, as_policy, plain_options
+
+__all__ = ["session_options"]
+
+
+def session_options(
+    plugin: str,
+    advice: str,
+    *,
+    directory: str | os.PathLike[str] | None,
+    scratch: str | os.PathLike[str] | None,
+    resume: str,
+    save: SaveEvery | Mapping[str, Any] | None,
+    keep: Keep | Mapping[str, Any] | None,
+    changes: Changes | Mapping[str, Any] | None,
+    storage_options: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Check the arguments of a plugin.
+
+    Args:
+        plugin: its class, for messages.
+        advice: what users do in place of giving it a directory.
+        directory: None for a plugin that completes what its framework saves.
+        scratch: see `Session`, like those that follow.
+        resume: what to go on from.
+        save: a policy, its fields, or None for the default.
+        keep: likewise.
+        changes: likewise.
+        storage_options: nested containers of any kind.
+
+    Returns:
+        All but ``directory``, by name.
+
+    Raises:
+        ValueError: a value is out of range, or has no effect without a directory.
+        TypeError: a policy is of the wrong type, or has a field that there is not.
+    """
+    resume_mode(resume)
+    if directory is None:
+        given = {"resume": resume != "auto", "scratch": scratch, "save": save, "keep": keep}
+        _refuse_without_directory(plugin, advice, {**given, "storage_options": storage_options})
+    return {
+        "scratch": scratch,
+        "resume": resume,
+        "save": as_policy(SaveEvery, save, "save"),
+        "keep": as_policy(Keep, keep, "keep"),
+        "changes": as_policy(Changes, changes, "changes"),
+        "storage_options": plain_options(storage_options),
+    }
+
+
+def _refuse_without_directory(plugin: str, advice: str, given: Mapping[str, Any]) -> None:
+    names = [name for name, value in given.items() if value]
+    if names:
+        raise ValueError(
+            f"without a directory {plugin} saves nothing by itself, so {' and '.join(names)} would have no effect: "
+            f"give it a directory, or {advice}"
+        )
