@@ -140,7 +140,39 @@ def _end_of(job: Job) -> dict[str, Any]:
     return json.loads(job.path("end").read_text())
 
 
-def assert_part_of(whole: list[dict[str, Any]], part: list[dict[str, Any]]) -> None:
+def assert_survives_kills(whole: Job, number: int, workers: tuple[int, ...], num_kills: int) -> None:
+    """Killed several times at random moments, a run ends as one that is not.
+
+    Args:
+        whole: trains to its end first.
+        number: decides the moments, and how many of ``workers`` each start has.
+        workers: to choose from.
+        num_kills: how often.
+    """
+    chance = random.Random(1000 + number)
+    print(f"run {number} of the sweep: {whole}")
+    ends, jobs = train(whole), []
+    first = whole.but(directory=f"{whole.root}/killed")
+    for place in range(num_kills):
+        num_workers = chance.choice(workers)
+        job = first.but(
+            name=f"start-{place}",
+            seed=100 + place if harness.committed(first) else first.seed,  # without a save the run begins anew
+            workers=num_workers,
+            persistent=num_workers > 0 and chance.random() < 0.5,
+            slow_s=0.05,
+            settle=chance.random() < 0.5,
+        )
+        jobs.append(job)
+        if not harness.kill_somewhere(job, chance.choice((1, 2, 4, 6)), chance.random() * 0.15, lambda j: start(j)[0]):
+            break
+    last = first.but(name="last", seed=99 if harness.committed(first) else first.seed)
+    assert train(last) == ends
+    for job in [*jobs, last]:
+        _assert_part_of(harness.steps(whole), harness.steps(job))
+
+
+def _assert_part_of(whole: list[dict[str, Any]], part: list[dict[str, Any]]) -> None:
     """All that ``part`` did, in order, is what the whole run did from some point on."""
     if part:
         assert any(whole[at : at + len(part)] == part for at in range(len(whole) - len(part) + 1))

@@ -229,9 +229,9 @@ def kill_at(job: Job, batch: int, *, saved: int | None = None, in_epoch_end: boo
     kill(process)
 
 
-def kill_somewhere(job: Job, num_batches: int, delay_s: float) -> bool:
+def kill_somewhere(job: Job, num_batches: int, delay_s: float, begin: Callable[[Job], Any] = start) -> bool:
     """Train until ``num_batches`` have begun and a moment longer, then kill. False when the run had ended by then."""
-    process = start(job)
+    process = begin(job)
     wait_for(lambda: len(batches(job)) >= num_batches or job.path("end").exists(), process, job)
     process.join(delay_s)
     if process.exitcode is None and not job.path("end").exists():

@@ -9,9 +9,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import harness
 import pytest
-from accelerate_runs import assert_part_of, start, train
+from accelerate_runs import assert_survives_kills
 from trainer_runs import new_job
 
 NUM_RUNS, NUM_KILLS, NUM_QUICK = 8, 4, 2
@@ -44,30 +43,4 @@ def configuration(number: int) -> dict[str, Any]:
     "number", [pytest.param(n, marks=[] if n < NUM_QUICK else [pytest.mark.slow]) for n in range(NUM_RUNS)]
 )
 def test_a_run_that_is_killed_at_random_moments_ends_as_one_that_is_not(tmp_path, number):
-    chance = random.Random(1000 + number)
-    whole = new_job(tmp_path, **configuration(number))
-    print(f"run {number} of the sweep: {whole}")
-    ends, jobs = train(whole), []
-    first = whole.but(directory=str(tmp_path / "killed"))
-    for place in range(NUM_KILLS):
-        workers = chance.choice((0, 0, 1, 2))
-        job = first.but(
-            name=f"start-{place}",
-            seed=100 + place if harness.committed(first) else first.seed,  # without a save the run begins anew
-            workers=workers,
-            persistent=workers > 0 and chance.random() < 0.5,
-            slow_s=0.05,
-            settle=chance.random() < 0.5,
-        )
-        jobs.append(job)
-        num_batches, (process,) = chance.choice((1, 2, 4, 6)), start(job)
-        harness.wait_for(lambda: len(harness.batches(job)) >= num_batches or job.path("end").exists(), process, job)  # noqa: B023
-        process.join(chance.random() * 0.15)
-        if job.path("end").exists() or process.exitcode is not None:
-            process.join()
-            break
-        harness.kill(process)
-    last = first.but(name="last", seed=99 if harness.committed(first) else first.seed)
-    assert train(last) == ends
-    for job in [*jobs, last]:
-        assert_part_of(harness.steps(whole), harness.steps(job))
+    assert_survives_kills(new_job(tmp_path, **configuration(number)), number, (0, 0, 1, 2), NUM_KILLS)
