@@ -9,7 +9,8 @@ import types
 import numpy as np
 import pytest
 import torch
-from loader_kinds import Collate, Compose, Jitter, Own, Samples, Transformed, hugging_face
+from loader_kinds import hugging_face
+from loader_parts import Collate, Compose, Jitter, Own, Samples, Transformed
 
 from resume_core.capture.generators import (
     OwnedStream,

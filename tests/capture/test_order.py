@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loader_kinds import CountingSampler, GlobalSampler, OwnSampler, VaryingBatches, rng_fingerprint, scramble
+from loader_parts import CountingSampler, GlobalSampler, OwnSampler, VaryingBatches, rng_fingerprint, scramble
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,

@@ -6,7 +6,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from loader_kinds import Own, Samples, global_draws, hugging_face
+from loader_kinds import hugging_face
+from loader_parts import Own, Samples, global_draws
 from torch.utils.data import Subset
 
 from resume_core.capture.rng import preserved_rng

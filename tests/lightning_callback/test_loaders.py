@@ -7,7 +7,8 @@ import lightning.pytorch as L
 import pytest
 import torch
 from lightning.pytorch.utilities import CombinedLoader
-from loader_kinds import KINDS, NUM_SAMPLES, READS_ONCE, Collate, Relaying, Samples, ids
+from loader_kinds import KINDS, READS_ONCE, ids
+from loader_parts import NUM_SAMPLES, Collate, Relaying, Samples
 from replay import Model, Parts, replay, run
 from torch.utils.data import DataLoader, random_split
 

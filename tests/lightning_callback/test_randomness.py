@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from loader_kinds import BATCH_SIZE, Collate, Own, Samples, global_draws
+from loader_parts import BATCH_SIZE, Collate, Own, Samples, global_draws
 from replay import Model, Parts, replay, run
 from small import make_loader
 from torch.utils.data import DataLoader, Dataset
