@@ -91,7 +91,7 @@ class ResumePlugin:
             changes=changes,
             storage_options=storage_options,
         )
-        self._directory = directory
+        self._directory = self._options.pop("directory")
         self._log = _log
         self._framework: AcceleratorFramework | None = None
         self._session: Session | FolderSession | None = None

@@ -77,7 +77,7 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
             changes=changes,
             storage_options=storage_options,
         )
-        self._directory = directory
+        self._directory = self._options.pop("directory")
         self._trainer: Any = None
         self._run: TrainerRun | None = None
         self._given: Any = None  # what train was told to go on from

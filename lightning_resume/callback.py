@@ -98,7 +98,7 @@ class ResumeCallback(Callback):
             changes=changes,
             storage_options=storage_options,
         )
-        self._directory = directory
+        self._directory = self._options.pop("directory")
         self._fit = 0  # how many fits this callback has seen end: the place of the next one
         self._counts = False  # whether the fit that is under way is one of them: not that of a Tuner
         self._log = logging.getLogger(__name__)

@@ -8,6 +8,7 @@ from typing import Any
 
 from resume_core.candidates import resume_mode
 from resume_core.policy import Changes, Keep, SaveEvery, as_policy, plain_options
+from resume_core.storage import absolute
 
 __all__ = ["session_options"]
 
@@ -38,7 +39,7 @@ def session_options(
         storage_options: nested containers of any kind.
 
     Returns:
-        All but ``directory``, by name.
+        All of them, by name; local paths made absolute, as the script may change its folder before training begins.
 
     Raises:
         ValueError: a value is out of range, or has no effect without a directory.
@@ -49,7 +50,8 @@ def session_options(
         given = {"resume": resume != "auto", "scratch": scratch, "save": save, "keep": keep}
         _refuse_without_directory(plugin, advice, {**given, "storage_options": storage_options})
     return {
-        "scratch": scratch,
+        "directory": None if directory is None else absolute(directory),
+        "scratch": None if scratch is None else absolute(scratch),
         "resume": resume,
         "save": as_policy(SaveEvery, save, "save"),
         "keep": as_policy(Keep, keep, "keep"),

@@ -164,7 +164,7 @@ class Saves:
         save.pending.write(
             scratch,
             save.slot,
-            still_newest=lambda: self._lineage.check_newest(attempt),
+            still_newest=lambda: self._lineage.check_claim(attempt),
             has_room=lambda: require_room(scratch, size_bytes),
         )
         self._log.debug("saved %s on %s, %d bytes", save.slot.path, scratch.url, save.pending.size_bytes)
@@ -175,7 +175,7 @@ class Saves:
         store = self._lineage.store
 
         def still_newest() -> None:
-            self._lineage.check_newest(attempt)
+            self._lineage.check_claim(attempt)
 
         if save.pending is not None:
             save.pending.write(store, save.slot, still_newest=still_newest)

@@ -11,7 +11,7 @@ from resume_core.storage.promotion import copy_share
 from resume_core.storage.read import FileReader, digest_buffer, digest_file, read_file, read_manifest, verify
 from resume_core.storage.retention import Pruned, clean, prune
 from resume_core.storage.sealed import FORMAT_VERSION, Fields, seal, unseal
-from resume_core.storage.store import Sink, Store, open_store
+from resume_core.storage.store import Sink, Store, absolute, open_store
 from resume_core.storage.tiers import Tiers
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Slot",
     "Store",
     "Tiers",
+    "absolute",
     "clean",
     "copy_share",
     "digest_chunks",

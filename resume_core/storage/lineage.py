@@ -19,17 +19,20 @@ that had made progress never starts from scratch silently.
 **Damage.** A manifest that cannot be read is offered in its place (``serial`` None), so that whoever reads it reports
 it and takes the next. An ``attempt.json`` that cannot be read while the attempt has checkpoints hides only what lies
 beyond: the attempt's own checkpoints are offered, then ``CorruptCheckpointError`` is raised rather than a guess about
-the line. Without checkpoints it is taken for a claim that never finished, and passed over.
+the line. Without checkpoints it is taken for a claim that never finished, and passed over. Where the disk has lost the
+folder of an attempt itself, so that nobody knows what was in it, the rest of the line is offered; when there is no
+rest, that is an error and no new run.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, SupersededError
+from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, SupersededError
 from resume_core.storage.attempt import Attempt
 from resume_core.storage.glance import Glance, Memo
 from resume_core.storage.interface import Store
@@ -40,11 +43,13 @@ from resume_core.storage.paths import (
     parse_attempt_folder,
     parse_checkpoint_folder,
 )
-from resume_core.storage.read import read_small, read_weights_manifest
+from resume_core.storage.read import is_there, list_folder, read_small, read_weights_manifest
 from resume_core.storage.sealed import JsonMapping
 from resume_core.storage.tiers import Tiers
 
 __all__ = ["Lineage", "before"]
+
+_log = logging.getLogger("exact_resume")
 
 
 class Lineage:
@@ -86,12 +91,14 @@ class Lineage:
         return [attempt for attempt in found if isinstance(attempt, Attempt)]
 
     def damaged(self) -> list[CorruptCheckpointError]:
-        """What is wrong with each ``attempt.json`` that cannot be used, oldest first; for a loud report.
+        """What is wrong with each ``attempt.json`` that cannot be used, and each folder of an attempt, oldest first.
+
+        For a loud report.
 
         Raises:
             OSError: the store cannot be read.
         """
-        found = (self._load(folder) for folder in self._folders())
+        found = [error for folder in self._folders() for error in (self._load(folder), *self.lost(folder))]
         return [error for error in found if isinstance(error, CorruptCheckpointError)]
 
     def newest(self) -> Attempt | None:
@@ -157,6 +164,30 @@ class Lineage:
                     path=self.store.locate(attempt.name),
                 )
 
+    def check_claim(self, attempt: Attempt) -> None:
+        """`check_newest`, and that the claim itself is still there; for a commit.
+
+        A directory that was deleted while its run trains is taken again: the run is worth more than what it had saved.
+
+        Raises:
+            SupersededError: a newer attempt was claimed; names both.
+            ResumeError: the claim is gone and other attempts are there: somebody deleted the one, or began a new run.
+            OSError: the store cannot be read, or the claim cannot be made again.
+        """
+        self.check_newest(attempt)
+        key = join_key(attempt.name, ATTEMPT_FILE)
+        if is_there(self.store, key):
+            return
+        others = [folder for folder in self._folders() if folder != attempt.name and self._load(folder) is not None]
+        if others:
+            raise ResumeError(
+                f"{self.store.locate(key)} was deleted while {attempt.name} is running, and {others[-1]} is there. "
+                "If that is another run, stop this process: one directory is one run.",
+                path=self.store.locate(attempt.name),
+            )
+        _log.warning("%s was deleted while its run is training: it is made again", self.store.url)
+        self.store.create(key, attempt.to_bytes())
+
     def checkpoints(self, attempt: str) -> list[CheckpointRef]:
         """The committed checkpoints of one attempt, newest first, whether on a line or not.
 
@@ -175,19 +206,51 @@ class Lineage:
         Raises:
             OSError: the store cannot be read.
         """
-        found = []
-        for name in self._names(attempt):
-            ref = CheckpointRef(attempt, name)
-            with suppress(CheckpointNotFoundError, CorruptCheckpointError):
-                manifest = read_weights_manifest(self.tiers.stores[-1], ref)
-                if not self.tiers.committed(ref):  # one that is being thinned is whole until its manifest is gone
-                    found.append(manifest)
+        found = [manifest for _, manifest in self._weights(attempt) if isinstance(manifest, Manifest)]
         return sorted(found, key=lambda manifest: manifest.serial, reverse=True)
+
+    def spoilt(self, attempt: str) -> dict[CheckpointRef, CorruptCheckpointError]:
+        """What is wrong with those of an attempt's thinned checkpoints that cannot be used, by step.
+
+        Raises:
+            OSError: the store cannot be read.
+        """
+        return {ref: error for ref, error in self._weights(attempt) if isinstance(error, CorruptCheckpointError)}
+
+    def _weights(self, attempt: str) -> Iterator[tuple[CheckpointRef, Manifest | CorruptCheckpointError]]:
+        """The thinned checkpoints of an attempt; one that is being thinned is whole until its manifest is gone."""
+        for ref in (CheckpointRef(attempt, name) for name in self._names(attempt)):
+            found: Manifest | CorruptCheckpointError
+            try:
+                found = read_weights_manifest(self.tiers.stores[-1], ref)
+            except CheckpointNotFoundError:
+                continue
+            except CorruptCheckpointError as error:
+                found = error
+            if not self.tiers.committed(ref):
+                yield ref, found
 
     def _names(self, attempt: str) -> list[str]:
         """The checkpoint folders of an attempt, on any tier, whatever is in them."""
-        names = {name for store in self.tiers.holding(attempt) for name in store.list(attempt)}
+        names = set[str]()
+        for store in self.tiers.holding(attempt):
+            with suppress(CorruptCheckpointError):  # `lost` tells
+                names.update(list_folder(store, attempt))
         return sorted(name for name in names if parse_checkpoint_folder(name) is not None)
+
+    def lost(self, attempt: str) -> list[CorruptCheckpointError]:
+        """Where the disk has lost the folder of an attempt, so that what was in it is unknown.
+
+        Raises:
+            OSError: the store cannot be read.
+        """
+        found = []
+        for store in self.tiers.holding(attempt):
+            try:
+                list_folder(store, attempt)
+            except CorruptCheckpointError as error:
+                found.append(error)
+        return found
 
     def candidates(self, which: str | None = None) -> Iterator[CheckpointRef]:
         """What can be resumed, best first.
@@ -209,7 +272,7 @@ class Lineage:
             return
         for folder in reversed(self._folders()):
             found = self._load(folder)
-            if isinstance(found, Attempt) or (found is not None and self.checkpoints(folder)):
+            if isinstance(found, Attempt) or (found is not None and self._may_hold(folder)):
                 yield from self.line(folder)
                 return
 
@@ -221,14 +284,22 @@ class Lineage:
 
         Raises:
             CheckpointNotFoundError: it went on from a checkpoint, and nothing of its line is left.
-            CorruptCheckpointError: after the last one, when the line goes on in an attempt that cannot be read.
+            CorruptCheckpointError: after the last one, when the line goes on in an attempt that cannot be read; nothing
+                of it is left but what the disk has lost.
             OSError: the store cannot be read.
         """
-        folder, num_found = attempt, 0
+        folder, num_found, lost = attempt, 0, list[CorruptCheckpointError]()
         for folder, branch in self.branches(attempt):
             own = before(self.checkpoints(folder), branch)
             yield from own
             num_found += len(own)
+            lost += self.lost(folder)
+        if not num_found and lost:
+            raise CorruptCheckpointError(
+                f"{lost[0]} Nothing else of this run's line is left. Mend the disk or restore the files, name another "
+                f"checkpoint, or start anew on purpose. {self.inventory()}",
+                path=lost[0].path,
+            )
         if not num_found and folder != attempt:
             raise CheckpointNotFoundError(
                 f"{attempt} went on from a checkpoint, and neither that nor an older one of its line is left in "
@@ -280,10 +351,11 @@ class Lineage:
 
     def _absence(self, attempt_prefix: str, name_prefix: str) -> str:
         folders = [folder for folder in self._folders() if folder.startswith(attempt_prefix)]
-        thinned = [manifest.ref for folder in folders for manifest in self.thinned(folder)]
+        thinned = [ref for folder in folders for ref, _ in self._weights(folder)]
         weights = ", ".join(ref.path for ref in thinned if name_prefix and ref.name.startswith(name_prefix))
         if not weights:
-            return "there is no such checkpoint."
+            lost = "".join(f" {error}" for folder in folders for error in self.lost(folder))
+            return f"there is no such checkpoint.{lost}"
         return f"{weights} holds weights only, as Keep(thin_after=...) asks for: training cannot go on from it."
 
     def read_manifest(self, ref: CheckpointRef) -> Manifest:
@@ -300,13 +372,17 @@ class Lineage:
         try:
             attempt = Attempt.from_bytes(read_small(self.store, key), path=path)
         except FileNotFoundError:
-            lost = CorruptCheckpointError(f"{path} is missing, but {folder} has checkpoints", path=path)
-            return lost if self.checkpoints(folder) else None
+            lost = CorruptCheckpointError(f"{path} is missing, but {folder} has checkpoints.", path=path)
+            return lost if self._may_hold(folder) else None
         except CorruptCheckpointError as error:
             return error
         if attempt.name != folder:
             return CorruptCheckpointError(f"{path} is that of {attempt.name}: files were moved", path=path)
         return attempt
+
+    def _may_hold(self, folder: str) -> bool:
+        """Whether an attempt has checkpoints, as far as that can be known."""
+        return bool(self.checkpoints(folder) or self.lost(folder))
 
     def _loaded(self, folder: str) -> Attempt:
         found = self._load(folder)

@@ -11,6 +11,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -95,9 +96,10 @@ class LocalStore(Store):
     def size(self, key: str) -> int:
         """See ``Store.size``."""
         with _missing(self._path(key)) as path:
-            if os.path.isdir(path):
+            found = _insisting(lambda: os.stat(path))
+            if stat.S_ISDIR(found.st_mode):
                 raise IsADirectoryError
-            return os.stat(path).st_size
+            return found.st_size
 
     def read_into(self, key: str, offset_bytes: int, view: memoryview | bytearray) -> None:
         """See ``Store.read_into``."""
@@ -116,8 +118,9 @@ class LocalStore(Store):
 
     def list(self, prefix: str) -> Names:
         """See ``Store.list``."""
+        path = self._path(prefix) if prefix else self.url
         try:
-            return sorted(os.listdir(self._path(prefix) if prefix else self.url))
+            return _insisting(lambda: sorted(os.listdir(path)))
         except (FileNotFoundError, NotADirectoryError):
             return []
 

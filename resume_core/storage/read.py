@@ -20,7 +20,7 @@ from resume_core.storage.digest import (
     digest_of,
     iter_chunks,
 )
-from resume_core.storage.interface import Store, scatter
+from resume_core.storage.interface import Names, Store, scatter
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest
 from resume_core.storage.parallel import run_all
 from resume_core.storage.paths import MANIFEST_FILE, WEIGHTS_FILE, join_key
@@ -29,6 +29,8 @@ __all__ = [
     "FileReader",
     "digest_buffer",
     "digest_file",
+    "is_there",
+    "list_folder",
     "nearest_manifest",
     "read_file",
     "read_manifest",
@@ -53,7 +55,7 @@ def read_manifest(store: Store, ref: CheckpointRef) -> Manifest:
     except FileNotFoundError as error:
         path, place = store.locate(join_key(ref.path, MANIFEST_FILE)), store.locate(ref.path)
         problem = f"no committed checkpoint at {place}"
-        if store.exists(join_key(ref.path, WEIGHTS_FILE)):
+        if is_there(store, join_key(ref.path, WEIGHTS_FILE)):
             problem = f"{place} holds weights only, as Keep(thin_after=...) asks for: training cannot go on from it"
         raise CheckpointNotFoundError(problem, path=path) from error
 
@@ -87,7 +89,37 @@ def read_small(store: Store, key: str) -> bytes:
         if not store.is_lost(error):
             raise
         path = store.locate(key)
-        raise CorruptCheckpointError(f"{path} cannot be read any more: {error}", path=path) from error
+        raise CorruptCheckpointError(f"{path} cannot be read any more: {error}.", path=path) from error
+
+
+def list_folder(store: Store, folder: str) -> Names:
+    """Sorted names of what is directly in a folder of the run; [] if it is not there.
+
+    Raises:
+        CorruptCheckpointError: what is in it is lost.
+        OSError: the store cannot be read.
+    """
+    try:
+        return store.list(folder)
+    except OSError as error:
+        if not store.is_lost(error):
+            raise
+        path = store.locate(folder)
+        raise CorruptCheckpointError(f"{path} cannot be listed any more: {error}.", path=path) from error
+
+
+def is_there(store: Store, key: str) -> bool:
+    """Whether there is a file of that name; one that is lost is there, and whoever reads it learns what is wrong.
+
+    Raises:
+        OSError: the store cannot be read.
+    """
+    try:
+        return store.exists(key)
+    except OSError as error:
+        if not store.is_lost(error):
+            raise
+        return True
 
 
 def _read_manifest(store: Store, ref: CheckpointRef, name: str, kind: str) -> Manifest:

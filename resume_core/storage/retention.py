@@ -23,6 +23,7 @@ checkpoint, and one after it leaves weights, with files beside them that the nex
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, SupersededError
@@ -43,7 +44,7 @@ from resume_core.storage.paths import (
     parse_checkpoint_folder,
     parse_temporary_name,
 )
-from resume_core.storage.read import read_manifest
+from resume_core.storage.read import is_there, list_folder, read_manifest
 
 __all__ = ["Pruned", "clean", "prune"]
 
@@ -132,7 +133,7 @@ def _clean_tier(view: Lineage, store: Store, attempt: Attempt) -> Pruned:
             store.delete_empty(name)
         for name in older:
             _delete_temporaries(seen, store, name)
-            if seen is not view.store and store.list(name) == [ATTEMPT_FILE]:
+            if seen is not view.store and _names(store, name) == [ATTEMPT_FILE]:
                 store.delete(join_key(name, ATTEMPT_FILE))
                 store.delete_empty(name)
         store.abandon_uploads(older)
@@ -148,17 +149,17 @@ def _cut_short(view: Lineage, seen: Store, attempt: Attempt) -> Iterator[str]:
     for name in view.store.list(""):
         place = parse_attempt_folder(name)
         if place is not None and place[0] < attempt.number:
-            found = {parse_temporary_name(file) for file in seen.list(name)}
+            found = {parse_temporary_name(file) for file in _names(seen, name)}
             if found == {ATTEMPT_FILE}:
                 yield name
 
 
 def _delete_temporaries(seen: Store, store: Store, attempt: str) -> None:
     """Those that a kill has left beside whole files."""
-    for name in seen.list(attempt):
+    for name in _names(seen, attempt):
         folder = join_key(attempt, name)
         if parse_checkpoint_folder(name) is not None:
-            for file in seen.list(folder):
+            for file in _names(seen, folder):
                 if parse_temporary_name(file) is not None and is_checkpoint_file(file):
                     store.delete(join_key(folder, file))
         elif parse_temporary_name(name) == ATTEMPT_FILE:
@@ -190,8 +191,11 @@ def _tasks(view: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None, odd: l
     settled = is_whole and sum(ref.serial is not None for ref in own) >= keep.last
     relatives = _relatives(view, attempt) if settled else set()
     (store,) = view.tiers.stores
-    for older in _older(view, attempt):
-        committed = {ref.path for ref in (*view.checkpoints(older), *(left.ref for left in view.thinned(older)))}
+    older_ones = _older(view, attempt)
+    odd += [str(error) for folder in (*older_ones, attempt.name) for error in view.lost(folder)]
+    for older in older_ones:
+        left = (*(manifest.ref for manifest in view.thinned(older)), *view.spoilt(older))
+        committed = {ref.path for ref in (*view.checkpoints(older), *left)}
         yield from ((folder, None) for folder in _uncommitted(store, older))
         if older in relatives:
             yield from ((folder, None) for folder in sorted(committed - on_line))
@@ -203,7 +207,7 @@ def _older(view: Lineage, attempt: Attempt) -> list[str]:
     (store,) = view.tiers.stores
     for name in store.list(""):
         if parse_attempt_folder(name) is not None:
-            store.list(name)  # needed anyhow, and listed first, an attempt.json that was read before is known again
+            _names(store, name)  # needed anyhow, and listed first, an attempt.json that was read before is known again
     names = [other.name for other in view.attempts() if (other.number, other.token) < (attempt.number, attempt.token)]
     return [name for name in names if view.tiers.holds(store, name)]
 
@@ -211,19 +215,20 @@ def _older(view: Lineage, attempt: Attempt) -> list[str]:
 def _line(view: Lineage, attempt: Attempt, pin: _Pin | None) -> tuple[list[Entry], bool]:
     """The current line as far as it can be read, newest first, and whether that was to its end."""
     line: list[Entry] = []
+    is_whole = True
     try:
         for folder, branch in view.branches(attempt.name):
-            left = {manifest.ref: manifest for manifest in view.thinned(folder)}
+            left = {found.ref: Entry(found.ref, found.header, is_whole=False) for found in view.thinned(folder)}
+            left |= {ref: Entry(ref, problem=str(error)) for ref, error in view.spoilt(folder).items()}
             refs = before([*view.checkpoints(folder), *left], branch)
-            line += [_entry(view, ref, left.get(ref), pin) for ref in refs]
+            line += [left.get(ref) or _entry(view, ref, pin) for ref in refs]
+            is_whole = is_whole and not view.lost(folder)
     except ResumeError:
         return line, False
-    return line, True
+    return line, is_whole
 
 
-def _entry(view: Lineage, ref: CheckpointRef, weights: Manifest | None, pin: _Pin | None) -> Entry:
-    if weights is not None:
-        return Entry(ref, weights.header, is_whole=False)
+def _entry(view: Lineage, ref: CheckpointRef, pin: _Pin | None) -> Entry:
     try:
         manifest = view.read_manifest(ref)
     except (CorruptCheckpointError, CheckpointNotFoundError):
@@ -257,11 +262,18 @@ def _ancestry(attempts: dict[str, Attempt], name: str) -> set[str]:
 
 
 def _uncommitted(store: Store, attempt: str) -> Iterator[str]:
-    for name in store.list(attempt):
+    for name in _names(store, attempt):
         folder = join_key(attempt, name)
-        is_ours = parse_checkpoint_folder(name) is not None and any(map(is_checkpoint_file, store.list(folder)))
-        if is_ours and not any(store.exists(join_key(folder, file)) for file in (MANIFEST_FILE, WEIGHTS_FILE)):
+        is_ours = parse_checkpoint_folder(name) is not None and any(map(is_checkpoint_file, _names(store, folder)))
+        if is_ours and not any(is_there(store, join_key(folder, file)) for file in (MANIFEST_FILE, WEIGHTS_FILE)):
             yield folder
+
+
+def _names(store: Store, folder: str) -> list[str]:
+    """What is in a folder; nothing where the disk has lost it, so that the rest of the tier is looked after."""
+    with suppress(CorruptCheckpointError):
+        return list_folder(store, folder)
+    return []
 
 
 def _own_leftovers(store: Store, attempt: str, own: list[CheckpointRef]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.storage.interface import Store
 from resume_core.storage.manifest import CheckpointRef, Manifest
 from resume_core.storage.paths import ATTEMPT_FILE, MANIFEST_FILE, join_key
-from resume_core.storage.read import nearest_manifest, read_manifest
+from resume_core.storage.read import is_there, nearest_manifest, read_manifest
 
 __all__ = ["Tiers"]
 
@@ -85,13 +85,13 @@ class Tiers:
         return [store for store in self.stores if self.holds(store, attempt)]
 
     def committed(self, ref: CheckpointRef) -> list[Store]:
-        """The tiers in which a checkpoint is committed, nearest first; its manifest may be damaged.
+        """The tiers in which a checkpoint is committed, nearest first; its manifest may be damaged, or lost.
 
         Raises:
             OSError: a store cannot be read.
         """
         key = join_key(ref.path, MANIFEST_FILE)
-        return [store for store in self.holding(ref.attempt) if store.exists(key)]
+        return [store for store in self.holding(ref.attempt) if is_there(store, key)]
 
     def damaged(self, ref: CheckpointRef) -> list[CorruptCheckpointError]:
         """What is wrong with those copies of a checkpoint's manifest that cannot be used; for a loud report.

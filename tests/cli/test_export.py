@@ -198,6 +198,10 @@ def test_thinned_checkpoints_become_safetensors_alone(tmp_path):
     assert "--format safetensors alone, not lightning" in said
     export(tmp_path / "run" / "attempt-0001" / "step-000000002", tmp_path / "out")
     assert torch.equal(load_file(tmp_path / "out")["first.weight"], values[2])
+    (weights,) = (tmp_path / "run").glob("*/step-000000002/weights.json")
+    weights.write_bytes(weights.read_bytes()[:-9])
+    said = refused(tmp_path / "run" / "attempt-0001" / "step-000000002", tmp_path / "again")
+    assert f"{weights} is torn or was altered" in said
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from test_ranks import together
 from test_session_ranks import Start
 
-from resume_core import SaveEvery
+from resume_core import Keep, SaveEvery
 from resume_core.errors import CorruptCheckpointError
 from resume_core.storage import local
 
@@ -28,6 +28,13 @@ class Disk:
             self.num_refused += 1
             if self.lasts or self.num_refused == 1:
                 raise OSError(self.code, os.strerror(self.code), str(path))
+
+    def refusing(self, call):
+        def refused(path, *args, **options):
+            self.refuse(path)
+            return call(path, *args, **options)
+
+        return refused
 
     def readv(self, fd, views):
         self.refuse(os.readlink(f"/proc/self/fd/{fd}"))
@@ -55,6 +62,7 @@ class Os:
 
     def __init__(self, disk):
         self.readv = disk.readv
+        self.listdir, self.stat = disk.refusing(os.listdir), disk.refusing(os.stat)
 
     def __getattr__(self, name):
         return getattr(os, name)
@@ -128,7 +136,7 @@ def test_what_can_be_read_at_the_next_try_is_no_damage(tmp_path, start, disk, ca
     start(tmp_path, save=EVERY).train(2).session.end()
     disk.bad, disk.lasts = ("step-000000002/model.safetensors",), False
     assert start(tmp_path, save=EVERY).restored.progress.step == 2
-    assert disk.num_refused == 2
+    assert disk.num_refused > 1
     assert "cannot be used" not in caplog.text
 
 
@@ -144,3 +152,53 @@ def test_what_is_only_out_of_reach_stops_the_start_and_costs_no_progress(tmp_pat
     disk.bad, disk.code = ("step-000000001/model.safetensors",), errno.EACCES
     with pytest.raises(PermissionError):
         start(tmp_path, save=EVERY)
+
+
+LOST = ("folder", "manifest.json")
+
+
+def lose(disk, attempt, step, what):
+    """The folder of an attempt cannot be listed; or nobody can tell whether a manifest is there."""
+    disk.bad = (attempt,) if what == "folder" else (f"step-{step:09d}/manifest.json",)
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_a_lost_name_costs_what_is_behind_it_and_no_more(tmp_path, start, disk, caplog, what):
+    start(tmp_path, save=EVERY).train(2).session.end()
+    second = start(tmp_path, save=EVERY).train(2)
+    second.session.end()
+    lose(disk, second.session._attempt.name, 4, what)
+    again = start(tmp_path, save=EVERY)
+    assert again.restored.progress.step == (2 if what == "folder" else 3)
+    assert os.strerror(errno.EIO) in caplog.text
+    again.train(2).session.end()
+    assert start(tmp_path, save=EVERY).restored.progress.step == again.restored.progress.step + 2
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_a_run_of_which_nothing_can_be_found_never_begins_anew(tmp_path, start, disk, what):
+    first = start(tmp_path, save=EVERY).train(1)
+    first.session.end()
+    disk.bad = (first.session._attempt.name,) if what == "folder" else ("manifest.json",)
+    with pytest.raises(CorruptCheckpointError, match=os.strerror(errno.EIO)):
+        start(tmp_path, save=EVERY)
+
+
+def test_all_ranks_use_the_older_one_when_one_cannot_look_for_a_manifest(toy, tmp_path, disk):
+    together(2, lambda ranks: Start(toy(), tmp_path, ranks).train(3).session.end())
+    lose(disk, "", 3, "manifest.json")
+    found, _ = together(2, lambda ranks: Start(toy(), tmp_path, ranks).restored.progress.step)
+    assert found == [2, 2]
+
+
+def test_old_checkpoints_go_on_being_deleted_beside_a_lost_folder(tmp_path, start, disk, caplog):
+    first = start(tmp_path, save=EVERY, keep=Keep(last=1)).train(2)
+    first.session.end()
+    second = start(tmp_path, save=EVERY, keep=Keep(last=1))
+    lose(disk, first.session._attempt.name, 0, "folder")
+    second.train(4).session.end()
+    (own,) = tmp_path.glob(f"{second.session._attempt.name}")
+    assert [folder.name for folder in sorted(own.glob("step-*"))] == ["step-000000006"]
+    (left,) = tmp_path.glob(f"{first.session._attempt.name}")
+    assert sorted(folder.name for folder in left.glob("step-*")) == ["step-000000002"]
+    assert caplog.text.count("cannot be listed any more") == 1

@@ -224,3 +224,16 @@ def test_slots_never_reuse_the_name_of_a_checkpoint_that_was_thinned(store):
     prune(run.lineage, Keep(last=1, every_steps=2, thin_after=1), run.attempt)
     assert CheckpointSlots(store, run.attempt.name).take(2).name == "step-000000002.2"
     assert refs[1].name == "step-000000002"
+
+
+def test_weights_alone_that_were_altered_stay_and_are_named(store):
+    run, refs = saved_run(store, 3)
+    keep = Keep(last=1, every_steps=2, thin_after=1)
+    prune(run.lineage, keep, run.attempt)
+    key = f"{refs[1].path}/weights.json"
+    store.put(key, store.read(key).replace(b"s2", b"s3"))
+    (problem,) = prune(run.lineage, keep, run.attempt).failures
+    assert key in problem
+    assert "was altered" in problem
+    assert [name.rsplit("/", 1)[1] for name in tree(store, refs[1].path)] == ["model.safetensors", "weights.json"]
+    assert [ref.path for ref in candidates(store)] == [refs[2].path]

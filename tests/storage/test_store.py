@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from resume_core.storage import absolute, open_store
 from resume_core.storage import direct as direct_module
 from resume_core.storage import local as local_module
-from resume_core.storage import open_store
 from resume_core.storage.local import LocalStore, make_folder
 from resume_core.storage.store import FsspecStore
 
@@ -81,6 +81,14 @@ def test_a_relative_store_stays_where_it_was_opened(tmp_path, monkeypatch):
     monkeypatch.chdir("/")
     store.put("a", b"x")
     assert (tmp_path / "run/a").read_bytes() == b"x"
+
+
+def test_a_path_with_two_colons_is_a_path_and_a_chain_of_protocols_is_none(tmp_path):
+    assert open_store(tmp_path / "lr::0.1").url == str(tmp_path / "lr::0.1")
+    assert absolute(tmp_path / "lr::0.1") == str(tmp_path / "lr::0.1")
+    chain = f"dir::file://{tmp_path}"
+    assert absolute(chain) == chain
+    assert absolute("memory://x") == "memory://x"
 
 
 def test_opening_creates_nothing(tmp_path):
