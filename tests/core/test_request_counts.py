@@ -46,9 +46,9 @@ def test_a_save_that_deletes_the_oldest_reads_nothing_again(begin, made):
     made()
     save(run)
     requests = made()
-    # written, deleted with a look into the folder, one look each at: what was written, twice who is the newest, what is
-    # there; and the manifest, to know it again
-    assert len(requests) <= 2 * (NUM_FILES + 1) + 1 + 5, requests
+    # written, deleted with a look into the folder, one look each at: what was written, twice who is the newest, the
+    # claim, what is there; and the manifest, to know it again
+    assert len(requests) <= 2 * (NUM_FILES + 1) + 1 + 6, requests
     assert sum(request.startswith("GetObject") for request in requests) == 1
     run.session.end()
 
@@ -64,7 +64,7 @@ def test_saves_of_a_later_attempt_look_once_at_each_that_was_before(begin, made)
     made()
     save(run)
     requests = made()
-    assert len(requests) <= 2 * (NUM_FILES + 1) + 1 + 5 + 2, requests
+    assert len(requests) <= 2 * (NUM_FILES + 1) + 1 + 6 + 2, requests
     run.session.end()
 
 
