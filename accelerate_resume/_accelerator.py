@@ -216,6 +216,11 @@ class Accelerated:
         return [own_optimizer(optimizer) for optimizer in self.accelerator._optimizers]
 
     @property
+    def optimizers_and_own(self) -> list[Any]:
+        """Both what it made of optimizers and torch's own: others may hold either."""
+        return [*self.accelerator._optimizers, *self.optimizers]
+
+    @property
     def schedulers(self) -> list[Any]:
         """Torch's own."""
         return [getattr(scheduler, "scheduler", scheduler) for scheduler in self.accelerator._schedulers]

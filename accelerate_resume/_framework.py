@@ -366,9 +366,9 @@ class AcceleratorFramework:
             What will not be as users may expect, one sentence each.
         """
         self.watch_buckets()
-        return self._notes.at_start(self.modules, self._accelerated.optimizers, self._schedulers())
+        return self._notes.at_start(self.modules, self._accelerated.optimizers_and_own, self._holders())
 
-    def _schedulers(self) -> list[Any]:
+    def _holders(self) -> list[Any]:
         return [*self._accelerated.schedulers, *self._accelerated.registered, *self.tracked.values()]
 
     def notes(self) -> list[str]:

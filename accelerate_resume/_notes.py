@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from accelerate_resume._accelerator import own_optimizer
+from accelerate_resume._holders import unsaved_holders
 from accelerate_resume._tracker import Tracker
 from resume_core.capture.attributes import AttributeWatch, changed_note
 from resume_core.capture.loader import loader_warnings
@@ -39,14 +39,14 @@ class Notes:
         return self._find_tracker()
 
     def at_start(
-        self, modules: Mapping[str, torch.nn.Module], optimizers: list[Any], schedulers: Iterable[Any]
+        self, modules: Mapping[str, torch.nn.Module], optimizers: Sequence[Any], saved: Iterable[Any]
     ) -> list[str]:
         """What is seen before the first batch, one sentence each.
 
         Args:
             modules: all that a step may change, by name.
-            optimizers: that were prepared.
-            schedulers: all that may be one and is saved.
+            optimizers: that were prepared, and what they were prepared from.
+            saved: all that may hold one of them and is saved.
         """
         self.watch = AttributeWatch(modules, OF_ACCELERATE)
         notes = [note for loader in self._tracker.loaders.values() for note in loader_warnings(loader.prepared.base)]
@@ -55,13 +55,10 @@ class Notes:
                 "no optimizer was prepared: what one holds is not saved, steps are not counted, and "
                 "SaveEvery(steps=...) has no effect"
             )
-        scheduled = [own_optimizer(getattr(scheduler, "optimizer", None)) for scheduler in schedulers]
         notes += [
-            f"optimizer {place} has a learning-rate scheduler that is not saved, so that a resume begins with it anew: "
-            "give the scheduler to accelerator.prepare(), or to resume.track(name=scheduler)"
-            for place, optimizer in enumerate(optimizers)
-            if any("initial_lr" in group for group in optimizer.param_groups)
-            and not any(known is optimizer for known in scheduled)
+            f"a {type(holder).__name__} holds a prepared optimizer and is not saved, so that a resume begins with it "
+            "anew: give it to accelerator.prepare(), or to resume.track(name=it)"
+            for holder in unsaved_holders(optimizers, saved)
         ]
         return notes + self._note_uneven()
 

@@ -305,8 +305,8 @@ class TrainerFramework(AcceleratorFramework):
             )
         return notes
 
-    def _schedulers(self) -> list[Any]:
-        return [*super()._schedulers(), self.hf.trainer.lr_scheduler]
+    def _holders(self) -> list[Any]:
+        return [*super()._holders(), self.hf.trainer.lr_scheduler]
 
     def notes(self) -> list[str]:
         """What an epoch that has run showed to be lost by a resume, one sentence each; each is told once."""

@@ -289,20 +289,24 @@ def test_optimizers_and_schedulers_that_are_not_saved_are_named(tmp_path, caplog
     accelerator, resume, model, optimizer, loader = new_run(tmp_path)
     own = torch.optim.SGD(model.parameters(), 0.1)
     schedulers = [torch.optim.lr_scheduler.StepLR(each, 1) for each in (optimizer, own)]
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(own_optimizer(optimizer))
     for _ in resume.epochs(2):
         for batch in loader:
             train(accelerator, model, optimizer, batch)
             own.step()
         for each in schedulers:
             each.step()
-    assert caplog.text.count("optimizer 0 has a learning-rate scheduler that is not saved") == 1
+        plateau.step(1.0)
+    assert caplog.text.count("a StepLR holds a prepared optimizer and is not saved") == 1
+    assert caplog.text.count("a ReduceLROnPlateau holds a prepared optimizer and is not saved") == 1
     assert caplog.text.count("a SGD trains a prepared model and is not saved") == 1
 
 
 def test_of_optimizers_and_schedulers_that_are_tracked_nothing_is_said(tmp_path, caplog):
     accelerator, resume, model, optimizer, loader = new_run(tmp_path)
     own = torch.optim.SGD(model.parameters(), 0.1)
-    resume.track(own=own, scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1))
+    parts = [torch.optim.lr_scheduler.ConstantLR(optimizer), torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+    resume.track(own=own, scheduler=torch.optim.lr_scheduler.SequentialLR(optimizer, parts, [1]))
     apart = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)  # of something that the script makes anew
     for _ in resume.epochs(1):
         for batch in loader:
