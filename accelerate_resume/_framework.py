@@ -300,7 +300,8 @@ class AcceleratorFramework:
         return {slot: loader.prepared for slot, loader in self.tracker.loaders.items()}
 
     def _generators(self) -> tuple[Any, ...]:
-        return find_generators([*self.modules.values(), *self.tracked.values(), *self._accelerated.registered])
+        own = [*self.modules.values(), *self.tracked.values(), *self._accelerated.registered]
+        return find_generators(own, closed=(self._accelerated.accelerator,))
 
     def _refuse_changes(self, weights: Mapping[str, torch.Tensor]) -> None:
         for kind, count in self._accelerated.counts.items():

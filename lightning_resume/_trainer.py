@@ -56,7 +56,6 @@ from resume_core.state import Ending, Fact, Progress, State
 __all__ = ["TrainerAdapter"]
 
 _FRAMEWORKS = ("lightning.", "pytorch_lightning.", "lightning_resume.")
-_BACK_REFERENCES = ("trainer", "_trainer", "_fabric")
 
 
 class TrainerAdapter:
@@ -432,11 +431,10 @@ class TrainerAdapter:
 
     def _find_generators(self) -> tuple[Any, ...]:
         if self._generators is None:
-            # not through the Trainer, which is reached from everywhere and holds other objects in each attempt
-            parts = [
-                value for o in self.owners.values() for name, value in vars(o).items() if name not in _BACK_REFERENCES
-            ]
-            self._generators = find_generators(parts)
+            # not through the Trainer, which is reached from everywhere (by the hooks that are shadowed on the module,
+            # for one) and holds other objects in each attempt
+            own = list(self.owners.values())
+            self._generators = find_generators(own, closed=(self.trainer, own[0]._fabric))
         return self._generators
 
     def _apply_rng(self, state: State) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import logging
 import random
 import types
 from collections.abc import Iterable, Iterator
@@ -48,6 +49,7 @@ _LEAVES = (
     torch.Tensor,
     np.ndarray,
     np.generic,
+    logging.Logger,  # leads to every handler of the process
 )
 
 
@@ -106,9 +108,9 @@ def _attributes(value: Any, classes: dict[type, Any]) -> Iterator[Any]:
     yield from generators
 
 
-def _walk(root: Any) -> Iterator[Any]:
-    """Every object reachable from ``root`` by ownership, breadth first, each once."""
-    seen: set[int] = set()
+def _walk(root: Any, closed: Iterable[object] = ()) -> Iterator[Any]:
+    """Every object reachable from ``root`` by ownership, breadth first, each once; but not through ``closed``."""
+    seen = {id(value) for value in closed}
     classes: dict[type, Any] = {}
     waiting = collections.deque([root])
     while waiting and len(seen) < _MAX_OBJECTS:
@@ -122,12 +124,17 @@ def _walk(root: Any) -> Iterator[Any]:
             waiting.extend(_attributes(value, classes))
 
 
-def find_generators(root: Any) -> tuple[GeneratorLike, ...]:
-    """The generators that ``root`` owns, in a stable order; the global ones are left out."""
+def find_generators(root: Any, *, closed: Iterable[object] = ()) -> tuple[GeneratorLike, ...]:
+    """The generators that ``root`` owns, in a stable order; the global ones are left out.
+
+    Args:
+        root: where to begin.
+        closed: objects that are not looked into: they refer to what ``root`` does not own.
+    """
     shared = {id(value) for value in _shared()}
     return tuple(
         value
-        for value in _walk(root)
+        for value in _walk(root, closed)
         if isinstance(value, GENERATORS) and id(value) not in shared and not isinstance(value, random.SystemRandom)
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -77,6 +78,7 @@ def package_versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: v for name, v in versions.items() if v is not None}
 
 
+@functools.cache  # a package's metadata is a long text, and the version that was loaded stays
 def _version(name: str) -> str | None:
     try:
         return metadata.version(name)

@@ -192,6 +192,11 @@ def test_a_generator_in_two_places_is_found_once():
     assert find_generators([Thing(a=rng), Thing(b=rng)]) == (rng,)
 
 
+def test_what_is_closed_is_not_looked_into():
+    rng, other = random.Random(), Thing(rng=random.Random())
+    assert find_generators(Thing(hook=lambda: other, rng=rng), closed=(other,)) == (rng,)
+
+
 def test_global_generators_are_not_taken():
     shared = Thing(
         a=torch.default_generator,

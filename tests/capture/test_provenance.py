@@ -175,6 +175,7 @@ def test_a_package_that_is_not_installed_is_left_out(monkeypatch):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
+    monkeypatch.setattr(module, "_version", module._version.__wrapped__)  # not what was read before
 
     assert package_versions() == {"python": platform.python_version()}
 

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.profilers import PassThroughProfiler
 from loader_parts import BATCH_SIZE, Collate, Own, Samples, global_draws
 from replay import Model, Parts, replay, run
 from small import make_loader
@@ -156,3 +157,27 @@ def test_validation_does_not_move_training(tmp_path, often):
         return [event for event in run(tmp_path / name, build, seed=7).events if event[0] in ("batch", "step")]
 
     assert trained("with", **often) == trained("without", limit_val_batches=0)
+
+
+class Jittered(Model):
+    """Trains by draws of its own generators, which lie deeper than what a Trainer holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.own = [[[[[[Own()]]]]]]
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * (1 + self.own[0][0][0][0][0][0]()[1])
+
+
+class Dicing(PassThroughProfiler):
+    def __init__(self):
+        super().__init__()
+        self.rng = random.Random()
+
+
+def test_generators_of_the_module_go_on_with_another_one_elsewhere_in_the_trainer(tmp_path):
+    def build(**trainer):
+        return Parts(Jittered(), {"train_dataloaders": make_loader()}, {"max_epochs": 2, **trainer})
+
+    replay(tmp_path, build, [3], rebuild=lambda: build(profiler=Dicing()))
