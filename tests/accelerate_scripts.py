@@ -156,6 +156,7 @@ class Script:
             best=self.counters.best,
         )
         self.counters.done += 1
+        self.request()
         if self.counters.done == self.job.options.get("stock_at"):  # what Accelerate itself writes here
             accelerator.save_state(str(self.job.path("").parent / "stock"))
 
@@ -194,6 +195,11 @@ class Script:
         if self.job.settle and self.resume._session is not None:
             self.resume._session.wait()
 
+    def request(self) -> None:
+        """The next boundary saves: by the clock alone several ranks meet every few seconds only."""
+        if self.job.save_steps is None and self.resume._session is not None:
+            self.resume.save()
+
     def epochs(self) -> Iterable[int]:
         if self.job.options.get("range"):
             return range(self.resume.restore(), self.job.epochs)
@@ -217,6 +223,7 @@ class Script:
             self.recorder.pause(self.counters.done, in_epoch_end=True)
             self.recorder.step(epoch_end=epoch, done=self.counters.done, ids=[])
             self.after_epoch(epoch)
+            self.request()
             if self.counters.done >= job.options.get("stop_at", 10**9):
                 break
         self.end()
@@ -362,6 +369,9 @@ class OwnStates(Script):
         self.accelerator.register_for_checkpointing(self.kept)
 
     def settle(self) -> None:
+        pass
+
+    def request(self) -> None:
         pass
 
     def save(self, name: str) -> None:

@@ -74,10 +74,12 @@ class Counting(TrainerCallback, ExportableState):
         return {"args": {"done": self.done}, "attributes": {"hooks": dict(self.hooks)}}
 
     def _settle(self) -> None:
-        """The next boundary can save."""
-        run = self.resume._run if self.resume is not None else None
-        if self.recorder.job.settle and run is not None and isinstance(run.session, Session):
+        """The next boundary can save, and does; by the clock alone several ranks meet every few seconds only."""
+        run, job = self.resume._run if self.resume is not None else None, self.recorder.job
+        if job.settle and run is not None and isinstance(run.session, Session):
             run.session.wait()
+            if job.save_steps is None:
+                run.session.request()
 
     def _note(self, hook: str, **facts: Any) -> None:
         self._settle()
