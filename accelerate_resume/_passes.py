@@ -109,6 +109,8 @@ class TrackedLoader:
         """Whether ranks get different numbers of batches from it."""
         self.waits = False
         """Whether it has trained, and no pass of it was made since the run went on."""
+        self.is_held = False
+        """Whether the script made an iterator of it before the epochs."""
         self.num_passes = 0
         self.passes: list[Pass] = []
         """Of this epoch, in the order in which they were made."""

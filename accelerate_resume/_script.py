@@ -140,6 +140,14 @@ class ScriptTracker(Tracker):
     def _held(self) -> list[tuple[TrackedLoader, Pass]]:
         return [known for known in self._opened if known[1].is_open]
 
+    def asked_late(self) -> None:
+        """See `Tracker.asked_late`."""
+        if self.is_asked and not self.finds_epochs:
+            self._say(
+                "an iterator over a loader was made in one epoch and is asked for more in the next: a run that goes on "
+                "makes it anew, and begins with other batches. Make it above the epochs"
+            )
+
     def trained(self) -> None:
         """See `Tracker.trained`."""
         held = self._held

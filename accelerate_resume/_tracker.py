@@ -121,6 +121,9 @@ class Tracker:
     def ask_to_begin(self) -> None:
         """A batch is asked for that may be trained on, and the run has not begun: the script has to begin it."""
 
+    def asked_late(self) -> None:
+        """A pass that the script made in the code of an epoch is asked for a batch in a later one."""
+
     # ---- epochs
 
     def start(self) -> None:
@@ -129,7 +132,7 @@ class Tracker:
         for loader in self.loaders.values():
             for one in loader.waiting:
                 if one.is_open:
-                    one.carried = True
+                    one.carried = loader.is_held = True
                     loader.bind(one, loosely=not self.is_asked)
             loader.waiting.clear()
 
@@ -160,7 +163,8 @@ class Tracker:
             raise ResumeError(
                 f"the run was saved {self._destination.kind} of loader {self._destination.slot} in epoch "
                 f"{self.counts.epoch}, and the script went through that epoch without asking for it: loaders must be "
-                "prepared and gone over in the same order as before"
+                "prepared and gone over in the same order as before, and iterators that are held over epochs be made "
+                "above them"
             )
 
     # ---- batches
@@ -201,6 +205,8 @@ class Tracker:
     def _before_fetch(self, loader: TrackedLoader, one: Pass) -> None:
         if (loader, one) not in self._opened:
             self._opened = [*(known for known in self._opened if known[1].trained or known[1].is_open), (loader, one)]
+            if one.carried and not loader.is_held:
+                self.asked_late()
         if one.at_end:
             return  # its end is a boundary, and comes now
         if self._destination is not None and not self._destination.begun:

@@ -2,56 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-
 import accelerate
 import pytest
 import torch
 from accelerate import Accelerator, DistributedType, ParallelismConfig
 from accelerate.state import AcceleratorState
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from small_runs import ALWAYS, make_loader, new_parts, new_run, train, train_all
 
 import accelerate_resume
-from accelerate_resume import Changes, Keep, ResumePlugin, SaveEvery
+from accelerate_resume import Keep, ResumePlugin, SaveEvery
 from accelerate_resume._accelerator import own_optimizer
 from resume_core.errors import CheckpointNotFoundError, ResumeError, UnsupportedStateError
-
-ALWAYS = {"save": SaveEvery(minutes=1e-9), "keep": Keep(last=99), "changes": Changes(allow=("seed",))}
-
-
-def make_loader(num_samples=8, **arguments):
-    return DataLoader(TensorDataset(torch.arange(float(num_samples)).unsqueeze(1)), 2, **{"shuffle": True} | arguments)
-
-
-def new_parts(loader=None):
-    model = torch.nn.Linear(1, 1)
-    return model, torch.optim.AdamW(model.parameters(), 0.1), make_loader() if loader is None else loader
-
-
-def new_run(directory, *, loader=None, track=True, **options):
-    """An Accelerator, its plugin, and what they have prepared."""
-    torch.manual_seed(7)
-    accelerator = Accelerator(cpu=True)
-    resume = ResumePlugin(directory, **ALWAYS | options).attach(accelerator)
-    return accelerator, resume, *accelerator.prepare(*new_parts(loader))
-
-
-def train(accelerator, model, optimizer, batch):
-    loss = model(batch[0]).pow(2).mean()
-    accelerator.backward(loss)
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def train_all(run, num_epochs=1):
-    accelerator, resume, model, optimizer, loader = run
-    seen = []
-    for _ in resume.epochs(num_epochs):
-        for batch in loader:
-            train(accelerator, model, optimizer, batch)
-            seen.append(batch[0].flatten().tolist())
-            resume._session.wait()
-    return seen
 
 
 def test_the_public_names_are_those_of_the_design():
@@ -211,16 +172,6 @@ def test_switched_off_nothing_is_taken_over(tmp_path, monkeypatch):
     assert "prepare_data_loader" not in vars(run[0])
 
 
-def test_loaders_that_cannot_be_positioned_are_warned_of(tmp_path, caplog):
-    class Endless(IterableDataset):
-        def __iter__(self):
-            return iter(torch.rand(8, 1))
-
-    with caplog.at_level(logging.WARNING):
-        new_run(tmp_path, loader=DataLoader(Endless(), 2))[1].epochs(1)
-    assert "Endless is an IterableDataset: after a resume it starts from its beginning" in caplog.text
-
-
 def test_save_takes_effect_at_the_next_boundary(tmp_path):
     accelerator, resume, model, optimizer, loader = new_run(tmp_path, save=SaveEvery(steps=1000, minutes=None))
     with pytest.raises(ResumeError, match="after epochs"):
@@ -257,63 +208,6 @@ def test_a_script_that_goes_on_elsewhere_than_it_was_saved_is_told(tmp_path):
     _, resume, *_ = new_run(tmp_path)
     with pytest.raises(ResumeError, match="went through that epoch without asking for it"):
         list(resume.epochs(1))
-
-
-def test_attributes_that_change_and_are_in_no_state_are_named(tmp_path, caplog):
-    class Net(torch.nn.Linear):
-        def forward(self, x):
-            self.num_calls = getattr(self, "num_calls", 0) + 1
-            return super().forward(x)
-
-    accelerator, resume, _, _, loader = new_run(tmp_path)
-    accelerator.free_memory()
-    model = Net(1, 1)
-    run = (accelerator, resume, *accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1)), loader)
-    train_all(run)
-    assert "attributes that change during training and are in no state: model.num_calls" in caplog.text
-
-
-def test_training_on_a_loader_that_was_not_prepared_is_warned_of(tmp_path, caplog):
-    accelerator, resume, model, optimizer, _ = new_run(tmp_path)
-    train_all((accelerator, resume, model, optimizer, make_loader()), 2)
-    assert caplog.text.count("no batch that was trained on came from a loader that was prepared") == 1
-
-
-def test_a_run_without_an_optimizer_is_warned_of(tmp_path, caplog):
-    accelerator = Accelerator(cpu=True)
-    ResumePlugin(tmp_path).attach(accelerator).epochs(1)
-    assert "no optimizer was prepared: what one holds is not saved" in caplog.text
-
-
-def test_optimizers_and_schedulers_that_are_not_saved_are_named(tmp_path, caplog):
-    accelerator, resume, model, optimizer, loader = new_run(tmp_path)
-    own = torch.optim.SGD(model.parameters(), 0.1)
-    schedulers = [torch.optim.lr_scheduler.StepLR(each, 1) for each in (optimizer, own)]
-    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(own_optimizer(optimizer))
-    for _ in resume.epochs(2):
-        for batch in loader:
-            train(accelerator, model, optimizer, batch)
-            own.step()
-        for each in schedulers:
-            each.step()
-        plateau.step(1.0)
-    assert caplog.text.count("a StepLR holds a prepared optimizer and is not saved") == 1
-    assert caplog.text.count("a ReduceLROnPlateau holds a prepared optimizer and is not saved") == 1
-    assert caplog.text.count("a SGD trains a prepared model and is not saved") == 1
-
-
-def test_of_optimizers_and_schedulers_that_are_tracked_nothing_is_said(tmp_path, caplog):
-    accelerator, resume, model, optimizer, loader = new_run(tmp_path)
-    own = torch.optim.SGD(model.parameters(), 0.1)
-    parts = [torch.optim.lr_scheduler.ConstantLR(optimizer), torch.optim.lr_scheduler.StepLR(optimizer, 1)]
-    resume.track(own=own, scheduler=torch.optim.lr_scheduler.SequentialLR(optimizer, parts, [1]))
-    apart = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)  # of something that the script makes anew
-    for _ in resume.epochs(1):
-        for batch in loader:
-            train(accelerator, model, optimizer, batch)
-            own.step()
-            apart.step()
-    assert "is not saved" not in caplog.text
 
 
 def look(loader):

@@ -1,0 +1,95 @@
+"""What users are told of a run that will not be exact, or not be as they may expect."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from accelerate import Accelerator
+from small_runs import make_loader, new_run, train, train_all
+from torch.utils.data import DataLoader, IterableDataset
+
+from accelerate_resume import ResumePlugin
+from accelerate_resume._accelerator import own_optimizer
+
+
+def test_loaders_that_cannot_be_positioned_are_warned_of(tmp_path, caplog):
+    class Endless(IterableDataset):
+        def __iter__(self):
+            return iter(torch.rand(8, 1))
+
+    with caplog.at_level(logging.WARNING):
+        new_run(tmp_path, loader=DataLoader(Endless(), 2))[1].epochs(1)
+    assert "Endless is an IterableDataset: after a resume it starts from its beginning" in caplog.text
+
+
+def test_attributes_that_change_and_are_in_no_state_are_named(tmp_path, caplog):
+    class Net(torch.nn.Linear):
+        def forward(self, x):
+            self.num_calls = getattr(self, "num_calls", 0) + 1
+            return super().forward(x)
+
+    accelerator, resume, _, _, loader = new_run(tmp_path)
+    accelerator.free_memory()
+    model = Net(1, 1)
+    run = (accelerator, resume, *accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1)), loader)
+    train_all(run)
+    assert "attributes that change during training and are in no state: model.num_calls" in caplog.text
+
+
+def test_training_on_a_loader_that_was_not_prepared_is_warned_of(tmp_path, caplog):
+    accelerator, resume, model, optimizer, _ = new_run(tmp_path)
+    train_all((accelerator, resume, model, optimizer, make_loader()), 2)
+    assert caplog.text.count("no batch that was trained on came from a loader that was prepared") == 1
+
+
+def test_a_run_without_an_optimizer_is_warned_of(tmp_path, caplog):
+    accelerator = Accelerator(cpu=True)
+    ResumePlugin(tmp_path).attach(accelerator).epochs(1)
+    assert "no optimizer was prepared: what one holds is not saved" in caplog.text
+
+
+def test_optimizers_and_schedulers_that_are_not_saved_are_named(tmp_path, caplog):
+    accelerator, resume, model, optimizer, loader = new_run(tmp_path)
+    own = torch.optim.SGD(model.parameters(), 0.1)
+    schedulers = [torch.optim.lr_scheduler.StepLR(each, 1) for each in (optimizer, own)]
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(own_optimizer(optimizer))
+    for _ in resume.epochs(2):
+        for batch in loader:
+            train(accelerator, model, optimizer, batch)
+            own.step()
+        for each in schedulers:
+            each.step()
+        plateau.step(1.0)
+    assert caplog.text.count("a StepLR holds a prepared optimizer and is not saved") == 1
+    assert caplog.text.count("a ReduceLROnPlateau holds a prepared optimizer and is not saved") == 1
+    assert caplog.text.count("a SGD trains a prepared model and is not saved") == 1
+
+
+def test_of_optimizers_and_schedulers_that_are_tracked_nothing_is_said(tmp_path, caplog):
+    accelerator, resume, model, optimizer, loader = new_run(tmp_path)
+    own = torch.optim.SGD(model.parameters(), 0.1)
+    parts = [torch.optim.lr_scheduler.ConstantLR(optimizer), torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+    resume.track(own=own, scheduler=torch.optim.lr_scheduler.SequentialLR(optimizer, parts, [1]))
+    apart = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)  # of something that the script makes anew
+    for _ in resume.epochs(1):
+        for batch in loader:
+            train(accelerator, model, optimizer, batch)
+            own.step()
+            apart.step()
+    assert "is not saved" not in caplog.text
+
+
+@pytest.mark.parametrize("is_above", [True, False])
+def test_an_iterator_that_is_held_over_epochs_and_was_not_made_above_them_is_named(tmp_path, caplog, is_above):
+    accelerator, resume, model, optimizer, loader = new_run(tmp_path)
+    held = iter(loader) if is_above else None
+    for _ in resume.epochs(3):
+        for _ in range(3):  # of four batches
+            batch = next(held, None) if held else None
+            if batch is None:
+                held = iter(loader)
+                batch = next(held)
+            train(accelerator, model, optimizer, batch)
+    assert caplog.text.count("was made in one epoch and is asked for more in the next") == (not is_above)
