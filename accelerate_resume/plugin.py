@@ -19,7 +19,7 @@ from resume_core.capture.runconfig import seed_fact
 from resume_core.errors import ResumeError
 from resume_core.folder_session import FolderSession
 from resume_core.options import session_options
-from resume_core.policy import Changes, Keep, SaveEvery
+from resume_core.policy import Changes, Keep, Preemption, SaveEvery
 from resume_core.session import Session
 from resume_core.state import Ending, Fact, Progress
 
@@ -60,6 +60,7 @@ class ResumePlugin:
         save: when to save. This and the next two may also be dicts of their fields, as YAML and Hydra give them.
         keep: which checkpoints stay.
         changes: what may differ from the run that saved.
+        preemption: what to do when the machine is taken away: save at the next boundary, and end the process.
         storage_options: passed to fsspec.
 
     Raises:
@@ -77,6 +78,7 @@ class ResumePlugin:
         save: SaveEvery | Mapping[str, Any] | None = None,
         keep: Keep | Mapping[str, Any] | None = None,
         changes: Changes | Mapping[str, Any] | None = None,
+        preemption: Preemption | Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._is_off = resume_mode(resume) == "off"
@@ -89,6 +91,7 @@ class ResumePlugin:
             save=save,
             keep=keep,
             changes=changes,
+            preemption=preemption,
             storage_options=storage_options,
         )
         self._directory = self._options.pop("directory")

@@ -17,7 +17,7 @@ from accelerate_resume._trainer_run import TrainerRun
 from resume_core.candidates import resume_mode
 from resume_core.errors import ResumeError
 from resume_core.options import session_options
-from resume_core.policy import Changes, Keep, SaveEvery
+from resume_core.policy import Changes, Keep, Preemption, SaveEvery
 
 __all__ = ["TrainerResumeCallback"]
 
@@ -47,6 +47,7 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
         save: when to save. This and the next two may also be dicts of their fields, as YAML and Hydra give them.
         keep: which checkpoints stay.
         changes: what may differ from the run that saved.
+        preemption: what to do when the machine is taken away: save at the next boundary, and end the process.
         storage_options: passed to fsspec.
 
     Raises:
@@ -64,6 +65,7 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
         save: SaveEvery | Mapping[str, Any] | None = None,
         keep: Keep | Mapping[str, Any] | None = None,
         changes: Changes | Mapping[str, Any] | None = None,
+        preemption: Preemption | Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._options = session_options(
@@ -75,6 +77,7 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
             save=save,
             keep=keep,
             changes=changes,
+            preemption=preemption,
             storage_options=storage_options,
         )
         self._directory = self._options.pop("directory")

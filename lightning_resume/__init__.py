@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_resume.callback import ResumeCallback
-    from resume_core.policy import Changes, Keep, SaveEvery
+    from resume_core.policy import Changes, Keep, Preemption, SaveEvery
 
-__all__ = ["ResumeCallback", "SaveEvery", "Keep", "Changes"]
+__all__ = ["ResumeCallback", "SaveEvery", "Keep", "Changes", "Preemption"]
 
 
 def __getattr__(name: str) -> Any:

@@ -37,6 +37,8 @@ _NEEDED = {
     ),
     "": ("_run_sanity_check", "enable_autolog_hparams"),
     "strategy": ("setup", "reduce", "world_size"),
+    "_signal_connector": ("register_signal_handlers",),
+    "_accelerator_connector": ("cluster_environment",),
 }  # fmt: skip
 _NEEDED_BY_RANKS = {
     "torch.distributed": (torch.distributed, ("PrefixStore",)),

@@ -83,6 +83,7 @@ class TrainerAdapter:
         self._fit, self._epoch = trainer.fit_loop, trainer.fit_loop.epoch_loop
         self._shadows = Shadows()
         self._logs_hparams: bool | None = None
+        self._takes_signals = False
         self._restored: State | None = None
         self._begun = False
         self._max_steps: int | None = None
@@ -112,6 +113,7 @@ class TrainerAdapter:
         loaded: Callable[[dict[str, Any], str], None],
         over: Callable[[], None],
         tuned: Callable[[], None],
+        takes_signals: bool,
     ) -> None:
         """Shadow the Trainer's methods.
 
@@ -125,6 +127,7 @@ class TrainerAdapter:
             loaded: it was read, and nothing of it applied yet.
             over: training had come to its end when that was saved.
             tuned: a finder has changed what decides this run.
+            takes_signals: Lightning's own handlers, which stop ranks at different batches or for ever, stay out.
         """
         self._hooks = {
             "early": early,
@@ -137,6 +140,7 @@ class TrainerAdapter:
             "over": over,
             "tuned": tuned,
         }
+        self._takes_signals = takes_signals
         self._shadow()
 
     def install_for_tuner(self) -> None:
@@ -161,6 +165,8 @@ class TrainerAdapter:
         self.around(validation, "setup_data", lambda plain: self._data.set_up_validation(plain))
         self.around(validation, "run", self._validate)
         self.around(self.trainer, "save_checkpoint", self._timed_save)
+        if self._takes_signals:
+            self.around(self.trainer._signal_connector, "register_signal_handlers", lambda plain: None)
         self._outputs.install(self.around)
         self.embedding.install()
         for finder in finders(self.trainer.callbacks):
@@ -194,6 +200,12 @@ class TrainerAdapter:
             self._apply_rng(restored)
         take_back_last_epoch(self.trainer)
         clear_restart(self._fit)
+
+    @property
+    def requeues_itself(self) -> bool:
+        """Whether Lightning itself saves and requeues the job when SLURM signals."""
+        environment = self.trainer._accelerator_connector.cluster_environment
+        return bool(getattr(environment, "auto_requeue", False))
 
     def stop(self) -> None:
         """Ask Lightning to end training after the current batch."""

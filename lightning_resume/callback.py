@@ -24,7 +24,7 @@ from resume_core.embedded import EmbeddedSession, Given, look_for_entry
 from resume_core.entry import ENTRY
 from resume_core.errors import ResumeError
 from resume_core.options import session_options
-from resume_core.policy import Changes, Keep, SaveEvery
+from resume_core.policy import Changes, Keep, Preemption, SaveEvery
 from resume_core.session import Session
 from resume_core.state import Ending, Progress
 
@@ -65,6 +65,7 @@ class ResumeCallback(Callback):
         save: when to save. This and the next two may also be dicts of their fields, as YAML and Hydra give them.
         keep: which checkpoints stay.
         changes: what may differ from the run that saved.
+        preemption: what to do when the machine is taken away: save at the next boundary, and end the process.
         storage_options: passed to fsspec.
 
     Raises:
@@ -85,6 +86,7 @@ class ResumeCallback(Callback):
         save: SaveEvery | Mapping[str, Any] | None = None,
         keep: Keep | Mapping[str, Any] | None = None,
         changes: Changes | Mapping[str, Any] | None = None,
+        preemption: Preemption | Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._options = session_options(
@@ -96,6 +98,7 @@ class ResumeCallback(Callback):
             save=save,
             keep=keep,
             changes=changes,
+            preemption=preemption,
             storage_options=storage_options,
         )
         self._directory = self._options.pop("directory")
@@ -167,13 +170,20 @@ class ResumeCallback(Callback):
             loaded=lambda checkpoint, path: self._look_at(session, adapter, checkpoint, path),
             over=lambda: self._log.info("training had come to its end: nothing is left to train"),
             tuned=session.reconfigured,
+            takes_signals=self._takes_signals(adapter),
         )
 
     def _new_session(self, adapter: TrainerAdapter) -> Session | EmbeddedSession:
         if self._directory is not None:
-            return Session(adapter, self._directory, log=self._log, fit=self._fit, **self._options)
+            options = dict(self._options)
+            if not self._takes_signals(adapter):
+                options["preemption"] = Preemption(signals=())
+            return Session(adapter, self._directory, log=self._log, fit=self._fit, **options)
         self._carrier = EmbeddedSession(adapter, changes=self._options["changes"], log=self._log)
         return self._carrier
+
+    def _takes_signals(self, adapter: TrainerAdapter) -> bool:
+        return self._directory is not None and not adapter.requeues_itself and bool(self._options["preemption"].signals)
 
     def _look_at(
         self, session: Session | EmbeddedSession, adapter: TrainerAdapter, checkpoint: dict[str, Any], path: str

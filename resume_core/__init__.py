@@ -11,12 +11,13 @@ from resume_core.errors import (
     CheckpointNotFoundError,
     ConfigChangedError,
     CorruptCheckpointError,
+    Preempted,
     ResumeError,
     SaveFailedError,
     SupersededError,
     UnsupportedStateError,
 )
-from resume_core.policy import Changes, Keep, SaveEvery
+from resume_core.policy import Changes, Keep, Preemption, SaveEvery
 
 if TYPE_CHECKING:
     from resume_core.image import register_leaf
@@ -25,6 +26,8 @@ __all__ = [
     "SaveEvery",
     "Keep",
     "Changes",
+    "Preemption",
+    "Preempted",
     "ResumeError",
     "CheckpointNotFoundError",
     "CorruptCheckpointError",

@@ -8,6 +8,7 @@ and otherwise at a batch that rank 0 names at the meeting before, seconds ahead.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +19,7 @@ from resume_core.saves import Saves
 from resume_core.schedule import Schedule
 from resume_core.state import Progress
 
-__all__ = ["Boundaries"]
+__all__ = ["Boundaries", "first_asked"]
 
 _MEET_S = 2.0  # between meetings of several ranks, about
 _MAX_BATCHES_APART = 10_000
@@ -32,10 +33,15 @@ class Boundaries:
         ranks: each of which has one of these.
         schedule: when a save is due.
         saves: those of the attempt.
+        asked: why this rank should leave, None when it should not; a look at it costs next to nothing.
     """
 
-    def __init__(self, ranks: Ranks, schedule: Schedule, saves: Saves) -> None:
-        self._ranks, self._schedule, self._saves = ranks, schedule, saves
+    def __init__(
+        self, ranks: Ranks, schedule: Schedule, saves: Saves, asked: Callable[[], str | None] = lambda: None
+    ) -> None:
+        self._ranks, self._schedule, self._saves, self._asked = ranks, schedule, saves, asked
+        self.leaving: str | None = None
+        """Why all ranks save and leave at the boundary of the last meeting; None when they train on."""
         self._requested = False
         self._met = (0, 0.0)  # the batch of the last meeting, and when that was
         self._meet_at = 0  # the batch of the next
@@ -64,26 +70,26 @@ class Boundaries:
         if self._requested or progress.is_last:
             return True
         if self._ranks.size == 1:
-            return self._saves.has_ended or self._schedule.due(progress)
+            return self._saves.has_ended or self._schedule.due(progress) or self._asked() is not None
         return progress.batch >= self._meet_at or self._schedule.due_by_steps(progress)
 
     def meet(self, progress: Progress) -> list[Any] | None:
         """Learn how the save in flight ended, and where to save now.
 
         Returns:
-            The place of a save to be taken now, None to train on.
+            The place of a save to be taken now, None to train on, or to leave when ``leaving`` says so.
 
         Raises:
             SaveFailedError: the first save of a new run failed, or three saves in a row.
             SupersededError: a newer attempt of the run has started.
             ResumeError: the ranks are not at the same batch, or one did not come.
         """
-        mine = {"at": [progress.batch, progress.step], "outcomes": self._saves.outcomes()}
+        mine = {"at": [progress.batch, progress.step], "outcomes": self._saves.outcomes(), "asked": self._asked()}
         decision = self._ranks.agree("a boundary", mine, lambda values: self._decide(progress, values))
         self._meet_at = decision["meet_at"]
         if self._saves.conclude(decision["outcomes"], strict=False):
             self._schedule.failed(self._saves.num_failed_in_a_row)
-        self._requested = decision["requested"]
+        self._requested, self.leaving = decision["requested"], decision["leaving"]
         place: list[Any] | None = decision["place"]
         return place
 
@@ -101,6 +107,25 @@ class Boundaries:
             self._saves.wait() if promoted else self._saves.wait_for_memory()
             outcomes = self._ranks.agree("the last boundary", self._saves.outcomes(), merge)
             self._saves.conclude(outcomes, strict=False)
+
+    def land(self, timeout_s: float) -> bool:
+        """All ranks wait until nothing is in flight, or rank 0 has waited long enough.
+
+        Returns:
+            Whether nothing is.
+
+        Raises:
+            SaveFailedError: the first save of a new run failed, or three saves in a row.
+            SupersededError: a newer attempt of the run has started.
+        """
+        end_s, is_over = time.monotonic() + timeout_s, False
+        while self._saves.in_flight and not is_over:
+            with suppress(TimeoutError):
+                self._saves.wait(max(end_s - time.monotonic(), 0.0))
+            mine = [self._saves.outcomes(), time.monotonic() >= end_s]
+            outcomes, is_over = self._ranks.agree("the way out", mine, _merge_first)
+            self._saves.conclude(outcomes, strict=False)
+        return not self._saves.in_flight
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until nothing is in flight; with several ranks for this one's share, as far as it is.
@@ -160,10 +185,12 @@ class Boundaries:
         outcomes = merge([value["outcomes"] for value in values])
         requested = self._requested or progress.is_last or self._schedule.due(progress)
         between = progress.is_last or not progress.in_window
-        can_save = requested and between and self._saves.can_take(outcomes)
+        leaving = first_asked(values)
+        can_save = requested and between and leaving is None and self._saves.can_take(outcomes)
         return {
             "outcomes": outcomes,
             "requested": requested,
+            "leaving": leaving,
             "place": self._saves.next_place(progress.step) if can_save else None,
             "meet_at": progress.batch + self._batches_to_go(progress),
         }
@@ -174,3 +201,16 @@ class Boundaries:
         self._met = progress.batch, now_s
         batch_s = (now_s - at_s) / max(progress.batch - batch, 1)
         return max(1, min(int(_MEET_S / batch_s), _MAX_BATCHES_APART)) if batch_s > 0 else 1
+
+
+def first_asked(values: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why the first of the ranks that were asked to leave should, with its number; None when none was."""
+    found = [(rank, value["asked"]) for rank, value in enumerate(values) if value["asked"] is not None]
+    if not found:
+        return None
+    rank, why = found[0]
+    return f"{why} on rank {rank}" if len(values) > 1 else str(why)
+
+
+def _merge_first(values: list[Any]) -> list[Any]:
+    return [merge([outcomes for outcomes, _ in values]), values[0][1]]

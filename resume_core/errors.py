@@ -62,3 +62,10 @@ class SaveFailedError(ResumeError):
 
 class SupersededError(ResumeError):
     """A newer attempt of the same run has started, so this one may not commit any more."""
+
+
+class Preempted(SystemExit):
+    """The run was saved and leaves, because somebody asked for the machine; starting it again goes on.
+
+    No error: a script that does not catch it ends with ``Preemption.exit_code``, after its ``finally`` blocks.
+    """

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from resume_core.candidates import resume_mode
-from resume_core.policy import Changes, Keep, SaveEvery, as_policy, plain_options
+from resume_core.policy import Changes, Keep, Preemption, SaveEvery, as_policy, plain_options
 from resume_core.storage import absolute
 
 __all__ = ["session_options"]
@@ -23,6 +23,7 @@ def session_options(
     save: SaveEvery | Mapping[str, Any] | None,
     keep: Keep | Mapping[str, Any] | None,
     changes: Changes | Mapping[str, Any] | None,
+    preemption: Preemption | Mapping[str, Any] | None,
     storage_options: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Check the arguments of a plugin.
@@ -36,6 +37,7 @@ def session_options(
         save: a policy, its fields, or None for the default.
         keep: likewise.
         changes: likewise.
+        preemption: likewise.
         storage_options: nested containers of any kind.
 
     Returns:
@@ -47,7 +49,7 @@ def session_options(
     """
     resume_mode(resume)
     if directory is None:
-        given = {"resume": resume != "auto", "scratch": scratch, "save": save, "keep": keep}
+        given = {"resume": resume != "auto", "scratch": scratch, "save": save, "keep": keep, "preemption": preemption}
         _refuse_without_directory(plugin, advice, {**given, "storage_options": storage_options})
     return {
         "directory": None if directory is None else absolute(directory),
@@ -56,6 +58,7 @@ def session_options(
         "save": as_policy(SaveEvery, save, "save"),
         "keep": as_policy(Keep, keep, "keep"),
         "changes": as_policy(Changes, changes, "changes"),
+        "preemption": as_policy(Preemption, preemption, "preemption"),
         "storage_options": plain_options(storage_options),
     }
 

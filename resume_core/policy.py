@@ -6,11 +6,12 @@ guessed, but any sequence is normalised.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
-__all__ = ["SaveEvery", "Keep", "Changes", "as_policy", "plain_options"]
+__all__ = ["SaveEvery", "Keep", "Changes", "Preemption", "as_policy", "plain_options"]
 
 _Policy = TypeVar("_Policy")
 
@@ -150,3 +151,31 @@ class Changes:
     def accepts(self, name: str) -> bool:
         """Whether a change of the field ``name`` (dotted) was allowed by name."""
         return any(name == allowed or name.startswith(allowed + ".") for allowed in self.allow)
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """What to do when the machine is taken away: save at the next boundary, then end the process.
+
+    Args:
+        signals: names of signals that announce it; none of them turns this off.
+        grace_s: seconds between the signal and the end of the machine.
+        exit_code: of the process that leaves.
+
+    Raises:
+        ValueError: no such signal, one that no process can handle, or a number out of range.
+    """
+
+    signals: tuple[str, ...] = ("SIGTERM", "SIGUSR1")
+    grace_s: float = 30.0
+    exit_code: int = 143
+
+    def __post_init__(self) -> None:
+        names: Iterable[str] = (self.signals,) if isinstance(self.signals, str) else self.signals or ()
+        object.__setattr__(self, "signals", tuple(str(name) for name in names))
+        for name in self.signals:
+            if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
+                raise ValueError(f"Preemption.signals: {name!r} is no signal that this process can handle")
+        _positive("Preemption.grace_s", self.grace_s)
+        if not isinstance(self.exit_code, int) or not 0 <= self.exit_code < 256:
+            raise ValueError(f"Preemption.exit_code must be a number from 0 to 255, got {self.exit_code!r}")

@@ -21,7 +21,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NoReturn
 
 from resume_core.boundaries import Boundaries
 from resume_core.candidates import first_preamble, line, open_lineage, resume_mode
@@ -39,9 +39,10 @@ from resume_core.errors import (
 )
 from resume_core.finish import Fits, finished_fit, mark
 from resume_core.framework import Framework
+from resume_core.leaving import Leaving
 from resume_core.metrics import BestWatch, metric_entries
 from resume_core.origin import ORIGIN, Origin, check_origin, find_origin
-from resume_core.policy import Changes, Keep, SaveEvery
+from resume_core.policy import Changes, Keep, Preemption, SaveEvery
 from resume_core.restore import Restored, Restorer, read_key, read_origin, restore_threads
 from resume_core.saves import Saves
 from resume_core.schedule import Schedule
@@ -63,6 +64,7 @@ class Session:
         save: when to save.
         keep: which checkpoints stay.
         changes: what may differ from the run that saved.
+        preemption: what to do when the machine is taken away.
         storage_options: passed to fsspec.
         fit: the place of this fit among those that the script makes in this directory, from 0.
         log: where messages go.
@@ -81,6 +83,7 @@ class Session:
         save: SaveEvery | None = None,
         keep: Keep | None = None,
         changes: Changes | None = None,
+        preemption: Preemption | None = None,
         storage_options: Mapping[str, Any] | None = None,
         fit: int = 0,
         log: logging.Logger | None = None,
@@ -97,7 +100,9 @@ class Session:
         self._fits = Fits(fit, framework.limits, lambda ref: self._seen.read_manifest(ref))
         self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, pin=finished_fit)
         self._best = BestWatch(self._keep, self._log)
-        self._boundaries = Boundaries(self._ranks, Schedule(self._save), self._saves)
+        self._leaving = Leaving(preemption or Preemption(), self._ranks, self._lineage.tiers, self._log)
+        self._boundaries = Boundaries(self._ranks, Schedule(self._save), self._saves, self._leaving.asked)
+        self._saved_at: int | None = None  # the batch of the newest save
         self._restored: Restored | None = None
         self._origin: Origin | None = None
         self._given: Given | None = None
@@ -242,6 +247,7 @@ class Session:
             OSError: the store cannot be read.
         """
         self._start_s = time.monotonic()
+        self._leaving.watch()
         for error in self._lineage.glance().damaged() if self._ranks.is_first else ():
             self._log.warning("%s", error)
         parts = (self._checkpointer, self._lineage, self._changes, self._describe, self._log, self._ranks)
@@ -253,6 +259,7 @@ class Session:
                 self._begin_anew(seed)
             return None
         self._restored, state = found
+        self._saved_at = self._restored.progress.batch
         self._warn_of_newer(self._restored.ref)
         self._key, self._saves.is_protected = self._restored.key, True
         self._checkpointer.reserve(self._restored.size_bytes)
@@ -324,6 +331,8 @@ class Session:
                 place = self._ranks.agree("the start", None, lambda _: self._saves.next_place(progress.step))
                 self._take(progress, "start", place)
         self._checked_at = progress.step
+        if (why := self._leaving.agreed()) is not None:
+            self._leave(progress, why)
 
     def _open(self, progress: Progress) -> Attempt:
         """Claim the attempt. What is on the scratch alone becomes its first checkpoint."""
@@ -365,6 +374,7 @@ class Session:
             SaveFailedError: the first save of a new run failed, or three saves in a row.
             SupersededError: a newer attempt of the run has started.
             UnsupportedStateError: state that first exists after the first step cannot be saved.
+            Preempted: a signal has come to any rank: the run is saved, and the process should end.
             ResumeError: the ranks are not at the same batch, or one did not come to the meeting.
         """
         if self._attempt is None or self.is_over:
@@ -377,17 +387,29 @@ class Session:
             self._boundaries.settle()
         if self._boundaries.is_meeting(progress):
             place = self._boundaries.meet(progress)
+            if self._boundaries.leaving is not None:
+                self._leave(progress, self._boundaries.leaving)
             if place is not None:
                 self._try(progress, place)
         return False
+
+    def _leave(self, progress: Progress, why: str) -> NoReturn:
+        """All ranks save here, wherever in a window that is, and end their processes."""
+
+        def save() -> None:
+            if self._saved_at != progress.batch:
+                place = self._ranks.agree("the last save", None, lambda _: self._saves.next_place(progress.step))
+                self._try(progress, place, "preempted")
+
+        self._leaving.leave(why, progress.step, self._boundaries, save)
 
     def request(self) -> None:
         """Save at the next boundary that allows it, whatever the schedule says; with several ranks on each alike."""
         self._boundaries.request()
 
-    def _try(self, progress: Progress, place: list[Any]) -> None:
+    def _try(self, progress: Progress, place: list[Any], reason: str = "schedule") -> None:
         try:
-            self._take(progress, "schedule", place)
+            self._take(progress, reason, place)
         except (UnsupportedStateError, SaveFailedError, OSError) as error:
             self._saves.failed(f"{type(error).__name__}: {error}", error, progress.step, strict=False)
             self._boundaries.failed(progress)
@@ -417,6 +439,7 @@ class Session:
         """Capture and stage now, write in the background."""
         header = self._header(progress, reason) | mark(self._fits.fit, ending)
         self._saves.take(self._framework.capture(), header, place, progress.step)
+        self._saved_at = progress.batch
         self._boundaries.taken(progress)
 
     def _header(self, progress: Progress, reason: str) -> dict[str, Any]:
@@ -459,7 +482,10 @@ class Session:
             SaveFailedError: the last save failed.
             SupersededError: a newer attempt of the run has started.
         """
-        self._boundaries.end(error)
+        try:
+            self._boundaries.end(error)
+        finally:
+            self._leaving.stop()
 
 
 def _decisive(restored: Restored) -> tuple[Difference, ...]:

@@ -30,6 +30,7 @@ from resume_core.capture.stateful import (
     makes_early_iterators,
     state_without_iterator,
 )
+from resume_core.capture.workers import release_at_exit
 
 __all__ = ["LoaderIterator", "Mark", "ResumableLoader", "is_resumable", "loader_warnings"]
 
@@ -239,7 +240,10 @@ class ResumableLoader:
         finally:
             self._building = None
         self._seed_own_code(at)
-        return FetchIterator(inner) if self.loader.num_workers == 0 else inner
+        if self.loader.num_workers == 0:
+            return FetchIterator(inner)
+        release_at_exit(inner)
+        return inner
 
     def _take_next(self) -> Round:
         at = self._queue.pop(0) if self._queue else Round(self._epoch, self._next_round)

@@ -1,0 +1,78 @@
+"""The way out of a run whose machine is taken away: asked for on any rank, taken by all at one boundary."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from resume_core.boundaries import Boundaries, first_asked
+from resume_core.errors import Preempted
+from resume_core.policy import Preemption
+from resume_core.preemption import SignalWatch
+from resume_core.ranks import Ranks
+from resume_core.storage import Tiers
+
+__all__ = ["Leaving"]
+
+
+class Leaving:
+    """That of one attempt.
+
+    Args:
+        preemption: the user's policy.
+        ranks: those that train together.
+        tiers: where saves go.
+        log: where messages go.
+    """
+
+    def __init__(self, preemption: Preemption, ranks: Ranks, tiers: Tiers, log: logging.Logger) -> None:
+        self._preemption, self._ranks, self._tiers, self._log = preemption, ranks, tiers, log
+        self._signals = SignalWatch(preemption.signals, log)
+
+    def asked(self) -> str | None:
+        """Why this rank should leave, None when it should not."""
+        return self._signals.received
+
+    def watch(self) -> None:
+        """Take note of what asks for the machine, from now on."""
+        self._signals.start()
+
+    def stop(self) -> None:
+        """The run is over: signals are others' again."""
+        self._signals.stop()
+
+    def agreed(self) -> str | None:
+        """Why all ranks should leave, at a place that each of them passes; None when they should not."""
+        found: str | None = self._ranks.agree("the first batch", {"asked": self.asked()}, first_asked)
+        return found
+
+    def leave(self, why: str, step: int, boundaries: Boundaries, save: Callable[[], None]) -> NoReturn:
+        """Save, wait until that is where it belongs, and end the process; on all ranks at one boundary.
+
+        Args:
+            why: as `agreed` or a meeting gave it.
+            step: optimizer steps done.
+            boundaries: of the attempt.
+            save: takes the save, if there is anything that was not saved.
+
+        Raises:
+            Preempted: always, unless something worse is raised.
+            SaveFailedError: the first save of a new run failed, or three saves in a row.
+            SupersededError: a newer attempt of the run has started.
+        """
+        start_s = self._signals.received_s or time.monotonic()
+        code, grace_s = self._preemption.exit_code, self._preemption.grace_s
+        self._log.warning("%s: the run is saved at step %d, then this process ends with code %d", why, step, code)
+        boundaries.settle()  # the memory is free
+        save()
+        boundaries.settle()  # it is on the nearest tier
+        if not boundaries.land(start_s + grace_s - time.monotonic()):
+            self._log.warning(
+                "the save at step %d is on %s alone: %s takes longer than the %g s of Preemption(grace_s=...). It is "
+                "still being brought there.",
+                *(step, self._tiers.stores[0].url, self._tiers.directory.url, grace_s),
+            )
+            boundaries.settle(promoted=True)
+        raise Preempted(code)
