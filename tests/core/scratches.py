@@ -36,11 +36,11 @@ def told(caplog, text):
 
 @contextlib.contextmanager
 def promotions_held(monkeypatch):
-    """Promotions wait until the block ends."""
+    """Promotions wait until the block ends, or the event that it is given is set."""
     gate, copy = threading.Event(), saves.copy_share
     monkeypatch.setattr(saves, "copy_share", lambda *args: gate.wait(20) and copy(*args))
     try:
-        yield
+        yield gate
     finally:
         gate.set()
 
