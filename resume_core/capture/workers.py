@@ -9,7 +9,7 @@ Internals used (torch 2.4 to 2.13, torchdata 0.11): the variable ``done_event`` 
 
 from __future__ import annotations
 
-import atexit
+import multiprocessing.util
 import os
 import signal
 import sys
@@ -24,6 +24,8 @@ __all__ = ["SPARED", "outlive_signals", "release_at_exit"]
 SPARED = "EXACT_RESUME_SPARED_SIGNALS"
 """Environment variable with the names of the signals, which workers inherit."""
 
+_EARLY = 100
+_releases_in = 0
 _iterators: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -50,11 +52,16 @@ def outlive_signals() -> None:
 
 def release_at_exit(iterator: Any) -> None:
     """Let the workers of an iterator go when this process exits; it may be in use until then."""
-    if hasattr(iterator, "_workers_done_event"):
-        _iterators.add(iterator)
+    global _releases_in
+    if not hasattr(iterator, "_workers_done_event"):
+        return
+    _iterators.add(iterator)
+    if _releases_in != os.getpid():
+        _releases_in = os.getpid()
+        # not atexit: a process that multiprocessing has started runs these alone, before it terminates its workers
+        multiprocessing.util.Finalize(None, _release, exitpriority=_EARLY)
 
 
-@atexit.register
 def _release() -> None:
     for iterator in _iterators:
         iterator._workers_done_event.set()

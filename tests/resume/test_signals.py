@@ -1,0 +1,94 @@
+"""Runs that are asked to leave by a signal, again and again: each start goes on where the last one left, and nothing is
+trained on twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+
+import accelerate_runs
+import harness
+import psutil
+import pytest
+import ranks
+import trainer_runs
+from harness import Job, batches
+
+NEVER = 10**6
+
+
+def lightning(root, **fields):
+    job = Job(str(root), "whole", str(root / "ckpt"), save_steps=NEVER, **fields)
+    return job, harness.start, harness.train
+
+
+def accelerate(root, **fields):
+    job = accelerate_runs.new_job(root, save_steps=NEVER, settle=False, num_samples=20, **fields)
+    return job, lambda job: accelerate_runs.start(job)[0], lambda job: accelerate_runs.train(job)[0]
+
+
+def trainer(root, **fields):
+    job = trainer_runs.new_job(root, save_steps=NEVER, settle=False, num_samples=20, **fields)
+    return job, lambda job: accelerate_runs.start(job)[0], lambda job: accelerate_runs.train(job)[0]
+
+
+def ask(process, *, everyone=False, number=signal.SIGTERM):
+    """As a supervisor does: the training process, or all processes that belong to it."""
+    found = psutil.Process(process.pid)
+    for each in [*(found.children(recursive=True) if everyone else ()), found]:
+        with suppress(psutil.NoSuchProcess):
+            os.kill(each.pid, number)
+
+
+def leave(job, start, num_batches, delay_s, **how):
+    """Start, ask it to leave when it has trained on ``num_batches``; False when it came to its end before."""
+    process = start(job)
+    harness.wait_for(lambda: len(batches(job)) >= num_batches or job.path("end").exists(), process, job)
+    process.join(delay_s)
+    ask(process, **how)
+    process.join(harness.DEADLINE_S)
+    log = job.path("log").read_text()[-6000:]
+    assert process.exitcode in (0, 143), log
+    assert (process.exitcode == 0) == job.path("end").exists(), log
+    return process.exitcode == 143
+
+
+@pytest.mark.parametrize("framework", [lightning, accelerate, trainer])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_that_leaves_many_times_ends_as_one_that_never_did(tmp_path, framework, workers):
+    chance = random.Random(7)
+    whole, start, train = framework(tmp_path, workers=workers, epochs=3)
+    end, jobs, num_left = train(whole), [], 0
+    first = whole.but(directory=str(tmp_path / "left"), slow_s=0.03)
+    for place in range(12):
+        jobs.append(first.but(name=f"start-{place}", seed=100 + place if place else whole.seed))
+        how = {"everyone": True, "number": chance.choice((signal.SIGTERM, signal.SIGUSR1))}
+        if not leave(jobs[-1], start, chance.choice((1, 2, 3)), chance.random() * 0.05, **how):
+            break
+        num_left += 1
+    assert num_left >= 3
+    assert harness.finished(jobs[-1]) == end
+    done = [step for job in jobs for step in batches(job)]
+    assert done == batches(whole)  # nothing twice, nothing left out
+
+
+@pytest.mark.parametrize("asked", [(0,), (1,), (1, 0)])
+def test_all_ranks_leave_at_one_boundary_whichever_is_asked(tmp_path, asked):
+    whole = Job(str(tmp_path), "whole", str(tmp_path / "ckpt"), save_steps=NEVER)
+    ends = ranks.train(whole, 2)
+    first = whole.but(name="first", directory=str(tmp_path / "left"), slow_s=0.05, epochs=3)
+    processes, each = ranks.start(first, 2), [ranks.of_rank(first, rank) for rank in range(2)]
+    harness.wait_for(lambda: len(batches(each[0])) >= 2, processes[0], each[0])
+    for rank in asked:
+        os.kill(processes[rank].pid, signal.SIGTERM)
+        time.sleep(0.3)
+    for process, job in zip(processes, each, strict=True):
+        process.join(harness.DEADLINE_S)
+        assert process.exitcode == 143, job.path("log").read_text()[-6000:]
+    (saved,) = harness.committed_batches(first) - {0}
+    assert [len(batches(job)) for job in each] == [saved, saved]
+    second = first.but(name="second", seed=99)
+    ranks.assert_tails((whole, ends), ranks.train(second, 2), second, saved=saved)
