@@ -10,7 +10,8 @@
     ├── SaveFailedError           a save did not reach the store (chained to what stopped it)
     └── SupersededError           a newer attempt of the run has started; this one must stop
 
-`Preempted` is no error but a ``SystemExit``: the run was saved, and the machine is wanted. Mistakes of the caller stay ``ValueError`` and ``TypeError``.
+`Preempted` is no error but a ``SystemExit``: the run was saved, and the machine is wanted. Mistakes of the caller stay
+``ValueError`` and ``TypeError``.
 """
 
 from __future__ import annotations
