@@ -15,6 +15,7 @@ batches, each closed by ``epoch_loop.on_advance_end``.
 
 from __future__ import annotations
 
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -202,10 +203,11 @@ class TrainerAdapter:
         clear_restart(self._fit)
 
     @property
-    def requeues_itself(self) -> bool:
-        """Whether Lightning itself saves and requeues the job when SLURM signals."""
+    def slurm(self) -> tuple[bool, str] | None:
+        """Whether Lightning was told to requeue the job, and the signal that asks for it; None outside of SLURM."""
         environment = self.trainer._accelerator_connector.cluster_environment
-        return bool(getattr(environment, "auto_requeue", False))
+        number = getattr(environment, "requeue_signal", None)
+        return None if number is None else (bool(environment.auto_requeue), signal.Signals(number).name)
 
     def stop(self) -> None:
         """Ask Lightning to end training after the current batch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -170,20 +171,24 @@ class ResumeCallback(Callback):
             loaded=lambda checkpoint, path: self._look_at(session, adapter, checkpoint, path),
             over=lambda: self._log.info("training had come to its end: nothing is left to train"),
             tuned=session.reconfigured,
-            takes_signals=self._takes_signals(adapter),
+            takes_signals=self._directory is not None and bool(self._options["preemption"].signals),
         )
 
     def _new_session(self, adapter: TrainerAdapter) -> Session | EmbeddedSession:
         if self._directory is not None:
-            options = dict(self._options)
-            if not self._takes_signals(adapter):
-                options["preemption"] = Preemption(signals=())
+            options = self._options | {"preemption": self._preemption(adapter)}
             return Session(adapter, self._directory, log=self._log, fit=self._fit, **options)
         self._carrier = EmbeddedSession(adapter, changes=self._options["changes"], log=self._log)
         return self._carrier
 
-    def _takes_signals(self, adapter: TrainerAdapter) -> bool:
-        return self._directory is not None and not adapter.requeues_itself and bool(self._options["preemption"].signals)
+    def _preemption(self, adapter: TrainerAdapter) -> Preemption:
+        """The user's, with what Lightning was told of SLURM."""
+        chosen: Preemption = self._options["preemption"]
+        if adapter.slurm is None or not chosen.signals:
+            return chosen
+        requeues, name = adapter.slurm
+        names = dict.fromkeys((*chosen.signals, name) if requeues else chosen.signals)
+        return replace(chosen, signals=tuple(names), requeue=chosen.requeue and requeues)
 
     def _look_at(
         self, session: Session | EmbeddedSession, adapter: TrainerAdapter, checkpoint: dict[str, Any], path: str

@@ -10,7 +10,7 @@ from typing import NoReturn
 from resume_core.boundaries import Boundaries, first_asked
 from resume_core.errors import Preempted
 from resume_core.policy import Preemption
-from resume_core.preemption import SignalWatch
+from resume_core.preemption import SignalWatch, job_id, requeue
 from resume_core.ranks import Ranks
 from resume_core.storage import Tiers
 
@@ -75,4 +75,11 @@ class Leaving:
                 *(step, self._tiers.stores[0].url, self._tiers.directory.url, grace_s),
             )
             boundaries.settle(promoted=True)
+        self._requeue(why)
         raise Preempted(code)
+
+    def _requeue(self, why: str) -> None:
+        """Once, as the process ends here: by rank 0, when every rank has saved."""
+        job = job_id()
+        if self._preemption.requeue and self._ranks.is_first and job is not None and not why.startswith("SIGTERM"):
+            requeue(job, self._log)

@@ -161,6 +161,8 @@ class Preemption:
         signals: names of signals that announce it; none of them turns this off.
         grace_s: seconds between the signal and the end of the machine.
         exit_code: of the process that leaves.
+        requeue: in a batch job of SLURM, put that into the queue again; not after SIGTERM, which SLURM itself sends,
+            and who cancels the job.
 
     Raises:
         ValueError: no such signal, one that no process can handle, or a number out of range.
@@ -169,6 +171,7 @@ class Preemption:
     signals: tuple[str, ...] = ("SIGTERM", "SIGUSR1")
     grace_s: float = 30.0
     exit_code: int = 143
+    requeue: bool = True
 
     def __post_init__(self) -> None:
         names: Iterable[str] = (self.signals,) if isinstance(self.signals, str) else self.signals or ()
