@@ -10,11 +10,14 @@ from typing import NoReturn
 from resume_core.boundaries import Boundaries, first_asked
 from resume_core.errors import Preempted
 from resume_core.policy import Preemption
-from resume_core.preemption import SignalWatch, job_id, requeue
+from resume_core.preemption import SignalWatch, job_id, requeue, seconds_left
 from resume_core.ranks import Ranks
 from resume_core.storage import Tiers
 
 __all__ = ["Leaving"]
+
+_MARGIN_S = 15.0  # beside twice what the last batch and a save take
+_UNKNOWN_S = 60.0  # a save, before the first was measured
 
 
 class Leaving:
@@ -25,27 +28,55 @@ class Leaving:
         ranks: those that train together.
         tiers: where saves go.
         log: where messages go.
+        save_s: what saving takes, as far as it was measured.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, preemption: Preemption, ranks: Ranks, tiers: Tiers, log: logging.Logger) -> None:
+    def __init__(
+        self,
+        preemption: Preemption,
+        ranks: Ranks,
+        tiers: Tiers,
+        log: logging.Logger,
+        save_s: Callable[[], float | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._preemption, self._ranks, self._tiers, self._log = preemption, ranks, tiers, log
+        self._save_s, self._clock = save_s, clock
         self._signals = SignalWatch(preemption.signals, log)
+        self._ends: list[tuple[float, str]] = []  # when the time of this process is over, and what says so
+        self._looked_s = 0.0
 
     def asked(self) -> str | None:
-        """Why this rank should leave, None when it should not."""
-        return self._signals.received
+        """Why this rank should leave, None when it should not; asked at each boundary."""
+        if self._signals.received is not None or not self._ends:
+            return self._signals.received
+        now_s = self._clock()
+        batch_s, self._looked_s = now_s - self._looked_s, now_s
+        left_s = _MARGIN_S + 2 * (batch_s + (self._save_s() or _UNKNOWN_S))
+        return next((why for end_s, why in self._ends if now_s + left_s >= end_s), None)
 
     def watch(self) -> None:
         """Take note of what asks for the machine, from now on."""
         self._signals.start()
+        now_s, hours, slurm_s = self._clock(), self._preemption.max_hours, seconds_left()
+        self._looked_s = now_s
+        if hours is not None:
+            self._ends.append((now_s + hours * 3600, f"Preemption(max_hours={hours:g})"))
+        if slurm_s is not None and self._preemption.signals:
+            self._ends.append((now_s + slurm_s, "the time limit of the SLURM job"))
 
     def stop(self) -> None:
         """The run is over: signals are others' again."""
         self._signals.stop()
 
     def agreed(self) -> str | None:
-        """Why all ranks should leave, at a place that each of them passes; None when they should not."""
-        found: str | None = self._ranks.agree("the first batch", {"asked": self.asked()}, first_asked)
+        """Why all ranks should leave before their first batch; None when they should not.
+
+        Not because of a clock: a run whose time is short must get on by a batch at least.
+        """
+        found: str | None = self._ranks.agree("the first batch", {"asked": self._signals.received}, first_asked)
         return found
 
     def leave(self, why: str, step: int, boundaries: Boundaries, save: Callable[[], None]) -> NoReturn:
@@ -79,7 +110,7 @@ class Leaving:
         raise Preempted(code)
 
     def _requeue(self, why: str) -> None:
-        """Once, as the process ends here: by rank 0, when every rank has saved."""
-        job = job_id()
-        if self._preemption.requeue and self._ranks.is_first and job is not None and not why.startswith("SIGTERM"):
+        """Once, as the process ends here: by rank 0, when every rank has saved, and SLURM has signalled."""
+        job, signalled = job_id(), why.startswith("SIG") and not why.startswith("SIGTERM")
+        if self._preemption.requeue and self._ranks.is_first and job is not None and signalled:
             requeue(job, self._log)

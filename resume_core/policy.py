@@ -160,6 +160,8 @@ class Preemption:
     Args:
         signals: names of signals that announce it; none of them turns this off.
         grace_s: seconds between the signal and the end of the machine.
+        max_hours: hours that this process may train; it leaves as long before their end as saving takes. None: as long
+            as it likes. The end of a job that SLURM names (``SLURM_JOB_END_TIME``) is met in the same way.
         exit_code: of the process that leaves.
         requeue: in a batch job of SLURM, put that into the queue again; not after SIGTERM, which SLURM itself sends,
             and who cancels the job.
@@ -170,6 +172,7 @@ class Preemption:
 
     signals: tuple[str, ...] = ("SIGTERM", "SIGUSR1")
     grace_s: float = 30.0
+    max_hours: float | None = None
     exit_code: int = 143
     requeue: bool = True
 
@@ -179,6 +182,7 @@ class Preemption:
         for name in self.signals:
             if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
                 raise ValueError(f"Preemption.signals: {name!r} is no signal that this process can handle")
-        _positive("Preemption.grace_s", self.grace_s)
+        _positive("Preemption.grace_s", self.grace_s or -1)
+        _positive("Preemption.max_hours", self.max_hours)
         if not isinstance(self.exit_code, int) or not 0 <= self.exit_code < 256:
             raise ValueError(f"Preemption.exit_code must be a number from 0 to 255, got {self.exit_code!r}")

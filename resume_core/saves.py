@@ -100,6 +100,7 @@ class Saves:
         self._is_near = False  # whether a checkpoint of this attempt is on the scratch at least
         self._num_failed_in_a_row = 0
         self._blocked_s: list[float] = []
+        self._written_s = 0.0
         self.is_protected = False
         """Whether the run has a checkpoint in its directory to go back to."""
 
@@ -115,6 +116,14 @@ class Saves:
         """Median seconds that a save kept training waiting; None before the first."""
         blocked = sorted(self._blocked_s)
         return blocked[len(blocked) // 2] if blocked else None
+
+    @property
+    def seconds(self) -> float | None:
+        """What the slowest save of this attempt took, from the boundary to the run's directory; None before the first.
+
+        Its parts may be of several saves.
+        """
+        return max(self._blocked_s) + self._written_s if self._blocked_s and self._written_s else None
 
     @property
     def num_failed_in_a_row(self) -> int:
@@ -181,7 +190,9 @@ class Saves:
             save.pending.write(store, save.slot, still_newest=still_newest)
         else:
             self._promote(save, still_newest)
-        self._log.debug("%s is in %s after %.1f s", save.slot.path, store.url, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        self._written_s = max(self._written_s, seconds)
+        self._log.debug("%s is in %s after %.1f s", save.slot.path, store.url, seconds)
         self._prune(store)
         if self._scratch is not None:
             self._prune(self._scratch)

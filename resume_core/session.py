@@ -100,7 +100,9 @@ class Session:
         self._fits = Fits(fit, framework.limits, lambda ref: self._seen.read_manifest(ref))
         self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, pin=finished_fit)
         self._best = BestWatch(self._keep, self._log)
-        self._leaving = Leaving(preemption or Preemption(), self._ranks, self._lineage.tiers, self._log)
+        self._leaving = Leaving(
+            preemption or Preemption(), self._ranks, self._lineage.tiers, self._log, lambda: self._saves.seconds
+        )
         self._boundaries = Boundaries(self._ranks, Schedule(self._save), self._saves, self._leaving.asked)
         self._saved_at: int | None = None  # the batch of the newest save
         self._restored: Restored | None = None

@@ -6,9 +6,10 @@ import logging
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping
 
-__all__ = ["job_id", "requeue"]
+__all__ = ["job_id", "requeue", "seconds_left"]
 
 _INTERACTIVE = ("bash", "interactive", "zsh", "sh")  # names of jobs that somebody sits in front of
 _TIMEOUT_S = 20.0
@@ -21,6 +22,12 @@ def job_id(environ: Mapping[str, str] = os.environ) -> str | None:
         return None
     array, place = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{place}" if array and place else job
+
+
+def seconds_left(environ: Mapping[str, str] = os.environ) -> float | None:
+    """Until the job of SLURM's ends by its time limit, as far as SLURM tells (since version 22.05)."""
+    end = environ.get("SLURM_JOB_END_TIME", "")
+    return int(end) - time.time() if environ.get("SLURM_JOB_ID") and end.isdecimal() else None
 
 
 def requeue(job: str, log: logging.Logger) -> bool:

@@ -169,3 +169,28 @@ def test_all_ranks_leave_at_one_boundary_whichever_was_asked(toy, tmp_path, aske
     assert found[0] == found[1]
     found, _ = together(2, lambda ranks: Start(toy(), tmp_path, ranks).restored.progress.step)
     assert found[0] == found[1]
+
+
+def test_a_run_whose_time_is_over_leaves_as_long_before_as_saving_takes(directory, start, monkeypatch, caplog):
+    now = [0.0]
+    run = start(directory, save=EVERY, preemption=Preemption(max_hours=1)).train(1)
+    run.session.wait()
+    leaving = run.session._leaving
+    leaving._clock, leaving._save_s = lambda: now[0], lambda: 40.0
+    leaving._ends, leaving._looked_s = [(3600.0, "Preemption(max_hours=1)")], 0.0
+    for now[0] in range(100, 3300, 100):
+        run.train(1)
+    now[0] = 3400.0  # a batch takes 100 s and a save 40 s
+    assert leaves(run) == 143
+    assert "Preemption(max_hours=1): the run is saved" in caplog.text
+
+
+def test_the_time_limit_of_a_slurm_job_is_met(directory, start, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "41")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 5))
+    run = start(directory, save=EVERY)  # begins, so that it gets on by a batch
+    assert leaves(run) == 143
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 10_000))
+    again = start(directory, save=EVERY)
+    assert again.restored.progress.step == 1
+    again.train(1).session.end()
