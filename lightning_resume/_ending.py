@@ -1,11 +1,13 @@
 """What ends a Trainer's fit, and whether it has.
 
-Internals used (Lightning 2.6): ``fit_loop._can_stop_early``, ``epoch_loop._num_ready_batches_reached`` and the counters
-of both loops (the conditions are those of ``fit_loop.done`` and ``epoch_loop.done``), and ``_Loop.on_iteration_done``.
+Internals used (Lightning 2.6): ``trainer.val_check_batch``, ``fit_loop._can_stop_early``,
+``epoch_loop._num_ready_batches_reached`` and the counters of both loops (the conditions are those of ``fit_loop.done``
+and ``epoch_loop.done``), and ``_Loop.on_iteration_done``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +15,7 @@ from lightning_resume._averaging import max_epochs
 from lightning_resume._package import package_of
 from resume_core.state import Ending
 
-__all__ = ["clear_restart", "ending", "is_last", "limits", "time_is_up"]
+__all__ = ["clear_restart", "ending", "is_last", "limits", "time_is_up", "validates_next"]
 
 
 def _timers(trainer: Any) -> Iterator[Any]:
@@ -73,3 +75,16 @@ def clear_restart(loop: Any) -> None:
     for inner in vars(loop).values():
         if isinstance(inner, package_of(loop)._Loop):
             clear_restart(inner)
+
+
+def validates_next(trainer: Any) -> bool:
+    """At a boundary: whether a validation follows the next batch, as far as counts tell (not for those by time)."""
+    batches, every = trainer.val_check_batch, trainer.check_val_every_n_epoch
+    if not trainer.enable_validation or not batches or math.isinf(batches):
+        return False
+    epoch_loop = trainer.fit_loop.epoch_loop
+    ends = epoch_loop._num_ready_batches_reached()
+    if every is None:
+        return bool((epoch_loop.total_batch_idx + 2) % batches == 0)
+    number = 1 if ends else int(epoch_loop.batch_progress.current.completed) + 1
+    return bool(number % batches == 0 and (trainer.current_epoch + ends + 1) % every == 0)

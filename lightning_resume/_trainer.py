@@ -15,10 +15,11 @@ batches, each closed by ``epoch_loop.on_advance_end``.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,7 +36,7 @@ from lightning_resume._data import Data
 from lightning_resume._ddp import bucket_layout, ranks_of
 from lightning_resume._description import describe
 from lightning_resume._embedding import Embedding, state_of
-from lightning_resume._ending import clear_restart, ending, is_last, limits
+from lightning_resume._ending import clear_restart, ending, is_last, limits, validates_next
 from lightning_resume._info import recorded_info
 from lightning_resume._loops import apply_marks, capture_marks, hyper_parameters
 from lightning_resume._outputs import Outputs
@@ -57,6 +58,7 @@ from resume_core.state import Ending, Fact, Progress, State
 __all__ = ["TrainerAdapter"]
 
 _FRAMEWORKS = ("lightning.", "pytorch_lightning.", "lightning_resume.")
+_VALIDATION, _EPOCH_END = "validation", "end of an epoch"
 
 
 class TrainerAdapter:
@@ -108,7 +110,8 @@ class TrainerAdapter:
         early: Callable[[], None],
         ready: Callable[[], None],
         first_fetch: Callable[[Progress], None],
-        boundary: Callable[[Progress], bool],
+        boundary: Callable[[Progress, Collection[str]], bool],
+        pause: Callable[[str], contextlib.AbstractContextManager[None]],
         finish: Callable[[Progress, Ending], None],
         starts_from: Callable[[Any, bool], bool],
         loaded: Callable[[dict[str, Any], str], None],
@@ -122,7 +125,8 @@ class TrainerAdapter:
             early: the train loaders are asked for before ``ready``, by ``estimated_stepping_batches`` for one.
             ready: model and optimizers exist, nothing is loaded yet.
             first_fetch: the first batch is about to be fetched; everything restored is in place.
-            boundary: a batch and all that follows it is done; True ends training.
+            boundary: a batch and all that follows it is done, and which kinds of pause are ahead; True ends training.
+            pause: a block that may last, by its kind.
             finish: training is over, and so are all hooks at its end.
             starts_from: whether a ``ckpt_path`` is to be loaded; the second argument says whether the user named it.
             loaded: it was read, and nothing of it applied yet.
@@ -135,6 +139,7 @@ class TrainerAdapter:
             "ready": ready,
             "first_fetch": first_fetch,
             "boundary": boundary,
+            "pause": pause,
             "finish": finish,
             "starts_from": starts_from,
             "loaded": loaded,
@@ -165,6 +170,7 @@ class TrainerAdapter:
         self._shadows.after(self._fit, "on_run_end", lambda: hooks["finish"](self.progress(), ending(self.trainer)))
         self.around(validation, "setup_data", lambda plain: self._data.set_up_validation(plain))
         self.around(validation, "run", self._validate)
+        self.around(self._fit, "on_advance_end", self._end_epoch)
         self.around(self.trainer, "save_checkpoint", self._timed_save)
         if self._takes_signals:
             self.around(self.trainer._signal_connector, "register_signal_handlers", lambda plain: None)
@@ -483,12 +489,20 @@ class TrainerAdapter:
         if (inexact := self.embedding.reopen_epoch()) is not None:
             warnings.warn(inexact, stacklevel=2)
 
-    def _boundary(self, boundary: Callable[[Progress], bool]) -> None:
-        if boundary(self.progress(is_last=is_last(self.trainer))):
+    def _boundary(self, boundary: Callable[[Progress, Collection[str]], bool]) -> None:
+        progress = self.progress(is_last=is_last(self.trainer))
+        ahead = [_EPOCH_END] * progress.ends_epoch + [_VALIDATION] * validates_next(self.trainer)
+        if boundary(progress, ahead):
             self.stop()
 
     def _validate(self, plain: Callable[[], Any]) -> Any:
-        with preserved_rng():  # what validation draws must not move training
+        is_check = self.trainer.sanity_checking
+        pause = contextlib.nullcontext() if is_check else self._hooks["pause"](_VALIDATION)
+        with pause, preserved_rng():  # what validation draws must not move training
+            return plain()
+
+    def _end_epoch(self, plain: Callable[[], Any]) -> Any:
+        with self._hooks["pause"](_EPOCH_END):
             return plain()
 
     def _timed_save(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -166,6 +166,7 @@ class ResumeCallback(Callback):
             ready=lambda: self._start(session, adapter, seed.value),
             first_fetch=session.begin,
             boundary=session.boundary,
+            pause=session.pause,
             finish=lambda progress, ending: self._finish(session, progress, ending),
             starts_from=lambda path, named: session.starts_from(path, named=named),
             loaded=lambda checkpoint, path: self._look_at(session, adapter, checkpoint, path),

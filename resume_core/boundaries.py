@@ -34,15 +34,24 @@ class Boundaries:
         schedule: when a save is due.
         saves: those of the attempt.
         asked: why this rank should leave, None when it should not; a look at it costs next to nothing.
+        pauses_s: how long this rank has measured pauses to be, by kind.
     """
 
     def __init__(
-        self, ranks: Ranks, schedule: Schedule, saves: Saves, asked: Callable[[], str | None] = lambda: None
+        self,
+        ranks: Ranks,
+        schedule: Schedule,
+        saves: Saves,
+        asked: Callable[[], str | None] = lambda: None,
+        pauses_s: Mapping[str, float] | None = None,
     ) -> None:
         self._ranks, self._schedule, self._saves, self._asked = ranks, schedule, saves, asked
+        self._measured_s = {} if pauses_s is None else pauses_s
+        self.pauses_s = self._measured_s if ranks.size == 1 else {}
+        """Those of rank 0, as all ranks know them."""
         self.leaving: str | None = None
         """Why all ranks save and leave at the boundary of the last meeting; None when they train on."""
-        self._requested = False
+        self._requested = self._anywhere = False
         self._met = (0, 0.0)  # the batch of the last meeting, and when that was
         self._meet_at = 0  # the batch of the next
 
@@ -51,13 +60,13 @@ class Boundaries:
         self._schedule.restart(progress)
         self._met, self._meet_at = (progress.batch, time.monotonic()), progress.batch + 1
 
-    def request(self) -> None:
-        """A save is due, whatever the schedule says."""
-        self._requested = True
+    def request(self, *, anywhere: bool = False) -> None:
+        """A save is due, whatever the schedule says; ``anywhere`` inside an accumulation window as well."""
+        self._requested, self._anywhere = True, self._anywhere or anywhere
 
     def taken(self, progress: Progress) -> None:
         """A save was taken: none is due."""
-        self._requested = False
+        self._requested = self._anywhere = False
         self._schedule.restart(progress)
 
     def failed(self, progress: Progress) -> None:
@@ -84,12 +93,19 @@ class Boundaries:
             SupersededError: a newer attempt of the run has started.
             ResumeError: the ranks are not at the same batch, or one did not come.
         """
-        mine = {"at": [progress.batch, progress.step], "outcomes": self._saves.outcomes(), "asked": self._asked()}
+        mine: dict[str, Any] = {
+            "at": [progress.batch, progress.step],
+            "outcomes": self._saves.outcomes(),
+            "asked": self._asked(),
+        }
+        mine["pauses_s"] = dict(self._measured_s) if self._ranks.is_first else {}
         decision = self._ranks.agree("a boundary", mine, lambda values: self._decide(progress, values))
         self._meet_at = decision["meet_at"]
         if self._saves.conclude(decision["outcomes"], strict=False):
             self._schedule.failed(self._saves.num_failed_in_a_row)
         self._requested, self.leaving = decision["requested"], decision["leaving"]
+        if self._ranks.size > 1:
+            self.pauses_s = decision["pauses_s"]
         place: list[Any] | None = decision["place"]
         return place
 
@@ -184,13 +200,14 @@ class Boundaries:
                 )
         outcomes = merge([value["outcomes"] for value in values])
         requested = self._requested or progress.is_last or self._schedule.due(progress)
-        between = progress.is_last or not progress.in_window
+        between = progress.is_last or not progress.in_window or self._anywhere
         leaving = first_asked(values)
         can_save = requested and between and leaving is None and self._saves.can_take(outcomes)
         return {
             "outcomes": outcomes,
             "requested": requested,
             "leaving": leaving,
+            "pauses_s": values[0]["pauses_s"],
             "place": self._saves.next_place(progress.step) if can_save else None,
             "meet_at": progress.batch + self._batches_to_go(progress),
         }

@@ -6,10 +6,11 @@ entry as well, when its directory is still empty.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -192,7 +193,11 @@ class EmbeddedSession:
     def begin(self, progress: Progress) -> None:
         """The first batch is about to be fetched."""
 
-    def boundary(self, progress: Progress) -> bool:
+    def pause(self, kind: str) -> contextlib.AbstractContextManager[None]:
+        """See `Session.pause`."""
+        return contextlib.nullcontext()
+
+    def boundary(self, progress: Progress, ahead: Collection[str] = ()) -> bool:
         """A batch and everything that belongs to it is done; nothing is saved here."""
         return False
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NoReturn
 
 from resume_core.boundaries import Boundaries, first_asked
@@ -47,6 +48,8 @@ class Leaving:
         self._signals = SignalWatch(preemption.signals, log)
         self._ends: list[tuple[float, str]] = []  # when the time of this process is over, and what says so
         self._looked_s = 0.0
+        self.pauses_s: dict[str, float] = {}
+        """By kind, how long the longest pause was that this rank has measured."""
 
     def asked(self) -> str | None:
         """Why this rank should leave, None when it should not; asked at each boundary."""
@@ -78,6 +81,31 @@ class Leaving:
         """
         found: str | None = self._ranks.agree("the first batch", {"asked": self._signals.received}, first_asked)
         return found
+
+    def is_long(self, pauses_s: Mapping[str, float], ahead: Collection[str]) -> bool:
+        """Whether a pause of a kind in ``ahead`` may last longer than the machine after a signal."""
+        return any(pauses_s.get(kind, 0.0) > self._preemption.grace_s for kind in ahead) and self._signals.is_watching
+
+    @contextmanager
+    def pause(self, kind: str, pauses_s: Mapping[str, float], *, is_saved: bool) -> Iterator[None]:
+        """A block with no boundary in it. Where that is known to be long and all was saved before it, a signal ends the
+        process at once; any other block is brought to its end.
+
+        Args:
+            kind: of the block, for example ``"validation"``.
+            pauses_s: as all ranks know them.
+            is_saved: whether the last boundary was.
+        """
+        start_s = self._clock()
+        if is_saved and self.is_long(pauses_s, [kind]):
+            self._signals.at_once = Preempted(self._preemption.exit_code)
+            if self._signals.received is not None:
+                raise self._signals.at_once
+        try:
+            yield
+        finally:
+            self._signals.at_once = None
+        self.pauses_s[kind] = max(self.pauses_s.get(kind, 0.0), self._clock() - start_s)
 
     def leave(self, why: str, step: int, boundaries: Boundaries, save: Callable[[], None]) -> NoReturn:
         """Save, wait until that is where it belongs, and end the process; on all ranks at one boundary.

@@ -19,7 +19,7 @@ import datetime
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, NoReturn
 
@@ -103,8 +103,11 @@ class Session:
         self._leaving = Leaving(
             preemption or Preemption(), self._ranks, self._lineage.tiers, self._log, lambda: self._saves.seconds
         )
-        self._boundaries = Boundaries(self._ranks, Schedule(self._save), self._saves, self._leaving.asked)
+        self._boundaries = Boundaries(
+            self._ranks, Schedule(self._save), self._saves, self._leaving.asked, self._leaving.pauses_s
+        )
         self._saved_at: int | None = None  # the batch of the newest save
+        self._boundary_at: int | None = None  # that of the last boundary
         self._restored: Restored | None = None
         self._origin: Origin | None = None
         self._given: Given | None = None
@@ -332,7 +335,7 @@ class Session:
             if self._save.at_start:
                 place = self._ranks.agree("the start", None, lambda _: self._saves.next_place(progress.step))
                 self._take(progress, "start", place)
-        self._checked_at = progress.step
+        self._checked_at, self._boundary_at = progress.step, progress.batch
         if (why := self._leaving.agreed()) is not None:
             self._leave(progress, why)
 
@@ -366,8 +369,16 @@ class Session:
             attempt.name,
         )
 
-    def boundary(self, progress: Progress) -> bool:
+    def pause(self, kind: str) -> contextlib.AbstractContextManager[None]:
+        """A block between two boundaries that may last: a validation, the hooks at the end of an epoch."""
+        return self._leaving.pause(kind, self._boundaries.pauses_s, is_saved=self._saved_at == self._boundary_at)
+
+    def boundary(self, progress: Progress, ahead: Collection[str] = ()) -> bool:
         """A batch and everything that belongs to it is done: save if it is time.
+
+        Args:
+            progress: where training stands.
+            ahead: kinds of `pause` that come before the next boundary, as far as that is known; on each rank alike.
 
         Returns:
             True when training should stop.
@@ -387,6 +398,9 @@ class Session:
             self._checked_at = None
         if progress.is_last:
             self._boundaries.settle()
+        self._boundary_at = progress.batch
+        if self._leaving.is_long(self._boundaries.pauses_s, ahead) and self._saved_at != progress.batch:
+            self._boundaries.request(anywhere=True)
         if self._boundaries.is_meeting(progress):
             place = self._boundaries.meet(progress)
             if self._boundaries.leaving is not None:

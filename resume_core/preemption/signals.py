@@ -1,7 +1,8 @@
 """Signals that announce the end of the machine, noted and nothing else.
 
 A handler runs between two instructions of the training, at any place, so it only takes a note, which is looked at
-where the run can be saved: at the next boundary. What was installed before is called as well, and put back at the end.
+where the run can be saved: at the next boundary. Only where that is too far off, and all is saved, it ends the process.
+What was installed before is called as well, and put back at the end.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class SignalWatch:
         self._before: dict[int, Any] = {}
         self._spared: str | None = None
         self._pid = 0
+        self.at_once: BaseException | None = None
+        """What a signal raises where it comes; None while it is only noted."""
         self.received: str | None = None
         """Name of the first signal that has come, None before."""
         self.received_s = 0.0
@@ -93,3 +96,5 @@ class SignalWatch:
         if callable(before) and before is not signal.default_int_handler:
             handler: Callable[[int, FrameType | None], Any] = before
             handler(number, frame)
+        if self.at_once is not None:
+            raise self.at_once

@@ -194,3 +194,67 @@ def test_the_time_limit_of_a_slurm_job_is_met(directory, start, monkeypatch):
     again = start(directory, save=EVERY)
     assert again.restored.progress.step == 1
     again.train(1).session.end()
+
+
+PAUSE = "validation"
+
+
+def measured(start, directory, grace_s=0.05, **arguments):
+    """A run that has measured a pause which is longer than its grace."""
+    run = start(directory, save=NEVER, preemption=Preemption(grace_s=grace_s), **arguments).train(1)
+    with run.session.pause(PAUSE):
+        time.sleep(0.1)
+    return run
+
+
+def test_before_a_long_pause_the_run_is_saved_and_a_signal_in_it_ends_the_process_at_once(directory, start):
+    run = measured(start, directory)
+    run.toy.step()
+    run.session.boundary(Progress(step=2, batch=2, in_window=True), [PAUSE])
+    run.toy.step()  # the batch that the validation follows
+    with pytest.raises(Preempted) as left, run.session.pause(PAUSE):
+        send()
+    run.session.end(left.value)
+    again = start(directory, save=NEVER)
+    assert again.restored.progress == Progress(step=2, batch=2, in_window=True)
+    again.session.end()
+
+
+def test_a_signal_in_the_batch_before_a_long_pause_ends_the_process_there(directory, start):
+    run = measured(start, directory)
+    run.session.boundary(Progress(step=1, batch=1), [PAUSE])
+    send()
+    with pytest.raises(Preempted) as left, run.session.pause(PAUSE):
+        raise AssertionError("the pause began")
+    run.session.end(left.value)
+
+
+@pytest.mark.parametrize(("grace_s", "ahead"), [(30.0, [PAUSE]), (0.05, [])])
+def test_a_pause_that_is_short_or_came_unforeseen_is_brought_to_its_end(directory, start, grace_s, ahead):
+    run = measured(start, directory, grace_s)
+    run.toy.step()
+    run.session.boundary(Progress(step=2, batch=2), ahead)
+    run.num = 2
+    with run.session.pause(PAUSE):
+        send()
+    assert leaves(run) == 143
+    again = start(directory, save=NEVER)
+    assert again.restored.progress.step == 3
+    again.session.end()
+
+
+def test_all_ranks_save_before_what_rank_0_has_found_long(toy, tmp_path):
+    def work(ranks):
+        run = Start(toy(), tmp_path, ranks, save=NEVER, preemption=Preemption(grace_s=0.05))
+        run.session._leaving.is_long = lambda pauses_s, ahead: any(pauses_s.get(kind, 0) > 0.05 for kind in ahead)
+        run.train(1)
+        with run.session.pause(PAUSE):
+            time.sleep(0.2 if ranks.rank == 0 else 0.0)
+        time.sleep(0.1)
+        run.train(200)  # a meeting lies between
+        run.session.boundary(Progress(step=201, batch=201), [PAUSE])
+        run.session.end()
+        return run.session.has_checkpoints
+
+    together(2, work)
+    assert names(tmp_path)[-1].endswith("step-000000201")
