@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import uuid
 from pathlib import Path
 
 import pytest
 import quick_disk  # noqa: F401
+
+from resume_core.capture.workers import SPARED
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """A test that leaves a run open, as a killed process does, leaves its handlers of signals to nobody."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    os.environ.pop(SPARED, None)
 
 
 @pytest.fixture(scope="session")

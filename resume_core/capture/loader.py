@@ -30,7 +30,7 @@ from resume_core.capture.stateful import (
     makes_early_iterators,
     state_without_iterator,
 )
-from resume_core.capture.workers import release_at_exit
+from resume_core.capture.workers import release_at_exit, spared
 
 __all__ = ["LoaderIterator", "Mark", "ResumableLoader", "is_resumable", "loader_warnings"]
 
@@ -235,7 +235,7 @@ class ResumableLoader:
         at = self._building = self._claim()
         forget_loaded(self.loader)
         try:
-            with preserved_rng(), self._prepared(at):
+            with preserved_rng(), self._prepared(at), spared(self.loader.__dict__):
                 inner = cls._get_iterator(self.loader)
         finally:
             self._building = None

@@ -25,7 +25,6 @@ from torch.utils.data import get_worker_info
 
 from resume_core.capture.generators import GeneratorLike, find_generators, seed_generators
 from resume_core.capture.rng import derive, extend, seed_parts, seed_rng, split_seed
-from resume_core.capture.workers import outlive_signals
 
 __all__ = ["DataGenerators", "SeededBatch", "SeededCollate", "Sent", "deliver", "seeded"]
 
@@ -160,7 +159,6 @@ def _find_generators() -> DataGenerators | None:
     worker = get_worker_info()
     if worker is not None:
         _of_worker = DataGenerators(worker.dataset)
-        outlive_signals()
     return _of_worker
 
 

@@ -4,7 +4,8 @@ Stock workers die of it, and the training process with them before it can be sav
 message, or by SIGTERM when its iterator is shut down or the training process exits; both say so in an event first.
 
 Internals used (torch 2.4 to 2.13, torchdata 0.11): the variable ``done_event`` of ``_worker_loop``, and
-``_workers_done_event`` of the iterator. Without them workers die as stock ones do.
+``_workers_done_event`` of the iterator. Without them workers die as stock ones do. ``worker_init_fn`` is another one
+while workers are started, and the user's own again.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import signal
 import sys
 import threading
 import weakref
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["SPARED", "outlive_signals", "release_at_exit"]
+__all__ = ["SPARED", "release_at_exit", "spared"]
 
 SPARED = "EXACT_RESUME_SPARED_SIGNALS"
 """Environment variable with the names of the signals, which workers inherit."""
@@ -29,13 +31,48 @@ _releases_in = 0
 _iterators: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def outlive_signals() -> None:
-    """In a worker, on its main thread: ignore the signals that the training process watches, while it feeds on us."""
-    names = [name for name in os.environ.get(SPARED, "").split(",") if name]
-    done = _done_event()
-    if not names or done is None:
+@contextmanager
+def spared(attributes: dict[str, Any]) -> Iterator[None]:
+    """A block that starts workers: they are deaf to the signals until they know which of them to answer.
+
+    Args:
+        attributes: of the loader, whose ``worker_init_fn`` is another one in the block.
+    """
+    numbers = _spared_signals()
+    if not numbers:
+        yield
         return
-    parent = os.getppid()
+    plain = attributes["worker_init_fn"]
+    attributes["worker_init_fn"] = _Sparing(plain)
+    # a process inherits what is blocked in the thread that starts it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        attributes["worker_init_fn"] = plain
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Sparing:
+    """A ``worker_init_fn`` that lets its worker outlive signals, and then does what the user's does."""
+
+    def __init__(self, plain: Callable[[int], Any] | None) -> None:
+        self.plain = plain
+
+    def __call__(self, worker_id: int) -> None:
+        _outlive_signals()
+        if self.plain is not None:
+            self.plain(worker_id)
+
+
+def _spared_signals() -> list[signal.Signals]:
+    names = os.environ.get(SPARED, "").split(",") if hasattr(signal, "pthread_sigmask") else ()
+    return [signal.Signals[name] for name in names if name in signal.Signals.__members__]
+
+
+def _outlive_signals() -> None:
+    """In a worker, on its main thread: ignore the signals that the training process watches, while it feeds on us."""
+    numbers, done, parent = _spared_signals(), _done_event(), os.getppid()
 
     def look() -> None:
         if done.is_set() or os.getppid() != parent:
@@ -45,9 +82,9 @@ def outlive_signals() -> None:
         # in a thread: the main one may hold the lock of the event at this moment
         threading.Thread(target=look, daemon=True).start()
 
-    for name in names:
-        with suppress(ValueError, AttributeError):  # another thread than the main one
-            signal.signal(getattr(signal, name), handle)
+    for number in numbers if done is not None else ():
+        signal.signal(number, handle)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
 def release_at_exit(iterator: Any) -> None:

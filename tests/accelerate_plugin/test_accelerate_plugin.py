@@ -16,7 +16,14 @@ from resume_core.errors import CheckpointNotFoundError, ResumeError, Unsupported
 
 
 def test_the_public_names_are_those_of_the_design():
-    assert accelerate_resume.__all__ == ["ResumePlugin", "TrainerResumeCallback", "SaveEvery", "Keep", "Changes"]
+    assert accelerate_resume.__all__ == [
+        "ResumePlugin",
+        "TrainerResumeCallback",
+        "SaveEvery",
+        "Keep",
+        "Changes",
+        "Preemption",
+    ]
 
 
 def test_the_plugin_must_be_attached_before_anything_is_prepared(tmp_path):

@@ -25,8 +25,8 @@ def send(number=signal.SIGTERM):
 
 
 @pytest.fixture(autouse=True)
-def handlers():
-    """Nothing is left behind."""
+def all_put_back(handlers):
+    """Nothing is left behind by a run that has ended."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
     yield
     after = {number: signal.getsignal(number) for number in before}
