@@ -18,6 +18,7 @@ import trainer_runs
 from harness import Job, batches
 
 NEVER = 10**6
+NUM_TIMES = 5
 
 
 def lightning(root, **fields):
@@ -64,13 +65,16 @@ def test_a_run_that_leaves_many_times_ends_as_one_that_never_did(tmp_path, frame
     whole, start, train = framework(tmp_path, workers=workers, epochs=3)
     end, jobs, num_left = train(whole), [], 0
     first = whole.but(directory=str(tmp_path / "left"), slow_s=0.03)
-    for place in range(9):
+    for place in range(NUM_TIMES):
         jobs.append(first.but(name=f"start-{place}", seed=100 + place if place else whole.seed))
         how = {"everyone": True, "number": chance.choice((signal.SIGTERM, signal.SIGUSR1))}
         if not leave(jobs[-1], start, chance.choice((1, 2, 3)), chance.random() * 0.05, **how):
             break
         num_left += 1
-    assert num_left >= 3
+    assert num_left >= NUM_TIMES - 1
+    if num_left == NUM_TIMES:
+        jobs.append(first.but(name="last", seed=99))
+        train(jobs[-1])
     assert harness.finished(jobs[-1]) == end
     done = [step for job in jobs for step in batches(job)]
     assert done == batches(whole)  # nothing twice, nothing left out
