@@ -23,6 +23,10 @@ def handlers():
     os.environ.pop(SPARED, None)
 
 
+def pytest_collection_finish():
+    import warm  # noqa: F401
+
+
 @pytest.fixture(scope="session")
 def seaweedfs(tmp_path_factory):
     """A real S3 server, started by the first test of this worker that asks for it."""

@@ -32,7 +32,9 @@ PRELOAD = [
     "lightning_resume.callback",
     "accelerate_scripts",
     "trainer_scripts",
+    "omegaconf",
     "harness",
+    "warm",
 ]
 DEADLINE_S = 60
 

@@ -21,7 +21,7 @@ def test_a_run_goes_on_from_each_batch_and_each_end_of_an_epoch(tmp_path, worker
     job, whole = whole_run(tmp_path, workers=workers, persistent=persistent)
     names = list(checkpoints(job))
     assert len(names) == 22  # at the start, and for each of 3 epochs: behind 6 batches, and when it is over
-    assert_resumes(job, whole, names if not workers else some(names, 6))
+    assert_resumes(job, whole, names if not workers else some(names, 5))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_workers_may_change_between_the_runs(tmp_path, workers):
 
 
 # of the checkpoints of a run; each kind of run is cut elsewhere
-cut_at = pytest.mark.parametrize("num", [pytest.param(99, id="all", marks=pytest.mark.slow), pytest.param(4, id="4")])
+cut_at = pytest.mark.parametrize("num", [pytest.param(99, id="all", marks=pytest.mark.slow), pytest.param(3, id="3")])
 
 STYLES = {
     "break": {"style": "break"},
@@ -59,7 +59,7 @@ STYLES = {
 @pytest.mark.parametrize("style", STYLES)
 def test_loops_of_every_style_go_on_exactly(tmp_path, style, num):
     job, whole = whole_run(tmp_path, **STYLES[style])
-    assert_resumes(job, whole, some(list(checkpoints(job)), max(num, 8) if style == "alternating" else num, style))
+    assert_resumes(job, whole, some(list(checkpoints(job)), max(num, 7) if style == "alternating" else num, style))
 
 
 def test_nothing_is_saved_while_a_loader_has_given_a_batch_that_was_not_trained_on(tmp_path):
@@ -147,7 +147,7 @@ def test_stateful_loaders_go_on_from_batches_and_ends_of_epochs(tmp_path, worker
     job, whole = whole_run(tmp_path, loading=STATEFUL, workers=workers, persistent=persistent)
     names = checkpoints(job)
     ends = [name for name, progress in names.items() if progress["epoch_batch"] in (0, 6)]
-    cut = {*ends[1:3], *some(list(names), num - 1)}
+    cut = {*ends[1:3], *some(list(names), num)}
     assert_resumes(job, whole, [name for name in names if name in cut])
 
 
@@ -160,7 +160,7 @@ def test_a_loader_may_become_stateful_between_the_runs_or_cease_to_be(tmp_path):
 def test_no_sample_that_was_consumed_is_read_again(tmp_path, loading):
     job, whole = whole_run(tmp_path, style="plain", loading=loading, workers=2 if loading else 0)
     names = list(checkpoints(job))
-    assert_resumes(job, whole, names[3:20:4])
-    for number in range(len(names[3:20:4])):
+    assert_resumes(job, whole, names[4:20:5])
+    for number in range(len(names[4:20:5])):
         again = job.but(name=f"again-{number}")
         assert sorted(harness.reads(again)) == sorted(i for step in harness.batches(again) for i in step["ids"])

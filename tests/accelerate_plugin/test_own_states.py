@@ -71,7 +71,7 @@ def test_a_script_that_counts_epochs_and_skips_batches_by_itself_goes_on_from_ea
     seedable = {"use_seedable_sampler": counts == "examples"}
     job, whole = whole_run(tmp_path, style="example", counts=counts, loading=seedable)
     names = [name for name in saved(job) if name != "step_18"]  # which asks for nothing any more
-    assert_goes_on(job, whole, names if counts == "examples" else some(names, 6))
+    assert_goes_on(job, whole, names if counts == "examples" else some(names, 5))
 
 
 STYLES = {
@@ -104,7 +104,7 @@ EXACT = {
 @pytest.mark.parametrize("kind", STYLES)
 def test_loops_of_every_style_go_on_exactly(tmp_path, kind):
     job, whole = whole_run(tmp_path, **STYLES[kind])
-    assert_goes_on(job, whole, EXACT.get(kind) or some(saved(job), 8))
+    assert_goes_on(job, whole, EXACT.get(kind) or some(saved(job), 4))
 
 
 RANKS = {

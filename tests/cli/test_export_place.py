@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
-import subprocess
-import sys
 
+import harness
 import pytest
 from safetensors.torch import load_file
 from test_export import Run, export, refused
 
+from resume_core.cli import app
 from resume_core.cli.export import output
+from resume_core.cli.export import run as export_run
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +77,12 @@ def test_what_comes_in_the_meantime_is_not_written_over(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-KILLED = """
-import os, signal, sys
-from resume_core.cli import app
-from resume_core.cli.export import output, run
+def export_and_die(owner, name, arguments):
+    def last(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGKILL)
 
-def last(*args, **kwargs):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-setattr({"output": output, "run": run}[sys.argv[1]], sys.argv[2], last)
-app(sys.argv[3:])
-"""
+    setattr({"output": output, "run": export_run}[owner], name, last)
+    app(arguments)
 
 
 @pytest.mark.parametrize(("owner", "name"), [("run", "copy_weights"), ("output", "_sync"), ("output", "_rename")])
@@ -95,8 +92,10 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(run, tmp_path, owner, name):
         if before:
             out.write_text(before)
         arguments = ["export", str(run), str(out), "--format", "safetensors", "--force"]
-        done = subprocess.run([sys.executable, "-c", KILLED, owner, name, *arguments])
-        assert done.returncode == -signal.SIGKILL
+        process = harness._CONTEXT.Process(target=export_and_die, args=(owner, name, arguments))
+        process.start()
+        process.join(harness.DEADLINE_S)
+        assert process.exitcode == -signal.SIGKILL
         assert (out.read_text() if out.exists() else None) == before
     export(run, out, "--force")  # leftovers are in nobody's way
 

@@ -35,10 +35,19 @@ class Keeps(Model):
         self.samples += ids([batch])
 
 
+# to Lightning; what is in the samples and how they are chosen is tested in capture/test_loader_matrix.py
+ALIKE = {
+    "drop_last", "replacement", "weighted without replacement", "random subset", "sampler with a generator",
+    "tensors of indices", "tuples of indices", "single indices of global draws", "looping __getitems__", "portable",
+    "transforms", "nested subsets", "concatenated", "stacked", "tensors", "hugging face subset", "mapping subclass",
+    "scaling subclass",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "cuts", [pytest.param([2, -2], id="both epochs", marks=pytest.mark.slow), pytest.param([-2], id="the second")]
 )
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] if k in ALIKE else []) for k in KINDS])
 def test_a_kind_of_loader_goes_on_with_what_was_not_consumed(tmp_path, kind, cuts):
     limit = {"limit_train_batches": 5} if kind.startswith("single") else {}
     _, runs = replay(tmp_path, lambda: parts(KINDS[kind](), model=Keeps, max_epochs=2, **limit), cuts)

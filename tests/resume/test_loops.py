@@ -41,8 +41,11 @@ def first_of(tmp_path, kind, **changes):
 ENDS = ("accumulation", "an end by steps", "an end by steps at the end of an epoch", "windows that grow", "two loaders")
 
 
+SLOW = ("an end by steps", "momentum", "weighted sampler", "horizon from two loaders")  # are like others
+
+
 @pytest.mark.parametrize("where", ["amid an epoch", pytest.param("wherever it is cut", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] if k in SLOW else []) for k in KINDS])
 def test_each_kind_of_loop_goes_on_exactly(tmp_path, kind, where):
     whole = first_of(tmp_path, kind, name="reference", directory=str(tmp_path / "reference"))
     reference = whole, train(whole)
