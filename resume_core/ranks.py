@@ -32,6 +32,7 @@ AGREE_S = 1800.0
 
 _PAUSE_S = 0.05  # between two looks, at most; ranks that train together come within milliseconds
 _SAY_AFTER_S = 60.0
+_LAST_WORD_S = 10.0  # that rank 0 stays for the others to read why it stops
 
 _calls = itertools.count()  # every rank counts alike
 _log = logging.getLogger(__name__)
@@ -107,10 +108,12 @@ class Ranks:
                 decision = {"value": decide(values)}
             except BaseException as error:
                 self._put(f"{place}/decision", {"error": f"{type(error).__name__}: {error}"})
+                self._hear_out(place)
                 raise
             self._put(f"{place}/decision", decision)
         self._forget_last(place)
         if "error" in decision:
+            self._hear_out(place)
             raise ResumeError(f"rank 0 stopped at {what!r}: {decision['error']}")
         return decision["value"]
 
@@ -139,6 +142,8 @@ class Ranks:
         except Exception as error:
             problem = error
         found = self.agree(what, [type(problem).__name__, str(problem)] if problem else None, _first_failure)
+        if found is not None:
+            self._hear_out(self._last)
         if problem is not None:
             raise problem
         if found is not None:
@@ -212,14 +217,26 @@ class Ranks:
         key = f"told/{what}"
         return str(json.loads(self._store.get(key))) if self.size > 1 and self._is_there(key) else None
 
+    def _hear_out(self, place: str) -> None:
+        """An error is about to leave every rank; the store may go with rank 0, so that stays until all know of it."""
+        if not self.is_first:
+            with suppress(RuntimeError):
+                self._put(f"{place}/heard/{self.rank}", None)
+        elif self.size > 1:
+            deadline_s = time.monotonic() + min(_LAST_WORD_S, self._timeout_s)
+            for rank in range(1, self.size):
+                with suppress(ResumeError):  # it died of something else
+                    self._get(f"{place}/heard", str(rank), rank, deadline_s - time.monotonic())
+
     def _put(self, key: str, value: Any) -> None:
         self._store.set(key, json.dumps(value, allow_nan=False))
 
-    def _get(self, place: str, name: str, rank: int) -> Any:
+    def _get(self, place: str, name: str, rank: int, timeout_s: float | None = None) -> Any:
         key, start, said = f"{place}/{name}", time.monotonic(), False
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         while not self._is_there(key):
             waited_s = time.monotonic() - start
-            if waited_s > self._timeout_s:
+            if waited_s > timeout_s:
                 raise ResumeError(
                     f"rank {self.rank} waited {waited_s:.0f} s for rank {rank} at {place.rpartition('/')[0]!r}; "
                     f"look at what rank {rank} does or died of"

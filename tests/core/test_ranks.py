@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 import torch.distributed as dist
@@ -141,3 +142,25 @@ def test_rank_0_stays_until_all_have_read_its_decision():
     found, _ = together(2, lambda ranks: ranks.settle(), timeout_s=0.2, only=[0])
     assert "for rank 1" in str(found[0])
     Ranks().settle()
+
+
+@pytest.mark.parametrize("way", ["agree", "together"])
+def test_rank_0_stays_until_the_others_have_read_why_it_stops(way):
+    done = []
+
+    def fail(*_):
+        raise CorruptCheckpointError("torn")
+
+    def work(ranks):
+        if not ranks.is_first:
+            plain = ranks._get
+            ranks._get = lambda *args: (plain(*args), time.sleep(0.2), done.append("read"))[0]
+        try:
+            ranks.agree("it", None, fail) if way == "agree" else ranks.together("it", fail)
+        finally:
+            done.append(f"rank {ranks.rank} stops")
+
+    found, _ = together(2, work)
+    assert isinstance(found[0], CorruptCheckpointError)
+    assert "torn" in str(found[1])
+    assert done.index("read") < done.index("rank 0 stops")

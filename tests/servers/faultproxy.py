@@ -133,6 +133,7 @@ class FaultProxy:
 
     async def _end(self) -> None:
         self._server.close()
+        await asyncio.sleep(0.01)  # a task that is cancelled before it has begun would close no connection
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
