@@ -47,7 +47,7 @@ demo-all: $(READY)
 	done
 
 test: $(READY)
-	$(PY) -m pytest -n 2 -m "not slow and not gpu" $(PYTEST_ARGS)
+	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not gpu" $(PYTEST_ARGS)
 
 test-all: $(READY)
 	$(PY) -m pytest -n 2 $(PYTEST_ARGS)
