@@ -38,6 +38,7 @@ def claim(
     name = ranks.agree("the claim", None, make)
     attempt = lineage.attempt(name)
     if not all(ranks.gather("the look for the claim", attempt is not None)) or attempt is None:
+        ranks.hear_out()
         url = lineage.store.url
         raise ResumeError(
             f"rank 0 has made {name} in {url} and not all ranks see it: the directory must be one that all machines "

@@ -172,6 +172,7 @@ class FolderSession(EmbeddedSession):
         pieces = ranks.together("reading the folder", lambda: read_pieces(folder, ranks))
         saves = ranks.gather("which save it was", None if pieces is None else pieces.save)
         if any(save != saves[0] for save in saves):
+            ranks.hear_out()
             raise CorruptCheckpointError(
                 f"the files of the ranks in {folder} are of different saves ({', '.join(map(str, saves))}): the last "
                 "one was not finished. Nothing was loaded: go on from another folder.",

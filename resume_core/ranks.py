@@ -108,12 +108,12 @@ class Ranks:
                 decision = {"value": decide(values)}
             except BaseException as error:
                 self._put(f"{place}/decision", {"error": f"{type(error).__name__}: {error}"})
-                self._hear_out(place)
+                self.hear_out(place)
                 raise
             self._put(f"{place}/decision", decision)
         self._forget_last(place)
         if "error" in decision:
-            self._hear_out(place)
+            self.hear_out(place)
             raise ResumeError(f"rank 0 stopped at {what!r}: {decision['error']}")
         return decision["value"]
 
@@ -143,7 +143,7 @@ class Ranks:
             problem = error
         found = self.agree(what, [type(problem).__name__, str(problem)] if problem else None, _first_failure)
         if found is not None:
-            self._hear_out(self._last)
+            self.hear_out()
         if problem is not None:
             raise problem
         if found is not None:
@@ -166,6 +166,22 @@ class Ranks:
                 self._get(place, str(rank), rank)
         else:
             self._put(f"{place}/{self.rank}", None)
+
+    def hear_out(self, place: str = "") -> None:
+        """An error is about to leave every rank; the store may go with rank 0, so that stays until all know of it.
+
+        Args:
+            place: the meeting that showed it, if not the last one.
+        """
+        place = place or self._last
+        if not self.is_first:
+            with suppress(RuntimeError):
+                self._put(f"{place}/heard/{self.rank}", None)
+        elif self.size > 1:
+            deadline_s = time.monotonic() + min(_LAST_WORD_S, self._timeout_s)
+            for rank in range(1, self.size):
+                with suppress(ResumeError):  # it died of something else
+                    self._get(f"{place}/heard", str(rank), rank, deadline_s - time.monotonic())
 
     def part(self, timeout_s: float | None = None) -> None:
         """The last meeting is over. Rank 0 stays until all have read its decision: the store goes with it.
@@ -216,17 +232,6 @@ class Ranks:
         """What a rank has left with `tell`, if any."""
         key = f"told/{what}"
         return str(json.loads(self._store.get(key))) if self.size > 1 and self._is_there(key) else None
-
-    def _hear_out(self, place: str) -> None:
-        """An error is about to leave every rank; the store may go with rank 0, so that stays until all know of it."""
-        if not self.is_first:
-            with suppress(RuntimeError):
-                self._put(f"{place}/heard/{self.rank}", None)
-        elif self.size > 1:
-            deadline_s = time.monotonic() + min(_LAST_WORD_S, self._timeout_s)
-            for rank in range(1, self.size):
-                with suppress(ResumeError):  # it died of something else
-                    self._get(f"{place}/heard", str(rank), rank, deadline_s - time.monotonic())
 
     def _put(self, key: str, value: Any) -> None:
         self._store.set(key, json.dumps(value, allow_nan=False))
