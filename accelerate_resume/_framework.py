@@ -25,7 +25,8 @@ from accelerate_resume._tracker import Tracker
 from resume_core.capture.buckets import BucketLayout, lay_out_anew
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
 from resume_core.capture.gradients import apply_gradients, capture_gradients
-from resume_core.capture.modules import apply_modules, capture_modules, plainly_loaded
+from resume_core.capture.modules import apply_modules, capture_modules, plainly_loaded, refilled
+from resume_core.capture.param_groups import apply_groups, capture_groups, group_sizes
 from resume_core.capture.rng import apply_rng, capture_rng
 from resume_core.capture.runconfig import (
     describe_environment,
@@ -203,11 +204,8 @@ class AcceleratorFramework:
 
     @property
     def _parameters(self) -> dict[str, torch.nn.Parameter]:
-        return {
-            f"{prefix}.{name}": parameter
-            for prefix, module in self.modules.items()
-            for name, parameter in module.named_parameters()
-        }
+        modules = self.modules.items()
+        return {f"{prefix}.{name}": found for prefix, module in modules for name, found in module.named_parameters()}
 
     def prepare(self, key: int) -> None:
         """The run's key is known: everything that loaders draw is a function of it from now on."""
@@ -233,6 +231,7 @@ class AcceleratorFramework:
         self._refuse_unseen_parameters()
         weights = self._weights()
         self._shapes, self._counts = shapes(weights), self._accelerated.counts
+        self._groups = group_sizes(self._accelerated.optimizers)
         self._prepared = [weakref.ref(each) for each in self._accelerated.prepared]
         facts = {"seed": self.seed, "world_size": Fact(self.ranks.size), **self._accelerated.describe()}
         facts |= dict(self._data_facts)
@@ -268,6 +267,7 @@ class AcceleratorFramework:
         return {
             "tracked": {name: value.state_dict() for name, value in self.tracked.items()},
             "buckets": [layout.state() for layout in self._buckets],
+            "groups": capture_groups(self._accelerated.optimizers, self._parameters, self._groups),
         }
 
     def _capture_rank(self, rng: dict[str, Any], follow: Callable[..., dict[str, Any]]) -> dict[str, Any]:
@@ -321,10 +321,12 @@ class AcceleratorFramework:
 
     def apply(self, state: State) -> None:
         """Put the state into the live objects now; what code may still change, once more on arrival."""
-        small = self._load(state) if "load" in state.training else self._apply_all(state)
-        for name, value in self.tracked.items():
-            if name in state.training["tracked"]:
-                value.load_state_dict(state.training["tracked"][name])
+        apply_groups(self._accelerated.optimizers, self._parameters, state.training.get("groups", {}))
+        with refilled([*self._accelerated.models.values(), *self.tracked.values()]):
+            small = self._load(state) if "load" in state.training else self._apply_all(state)
+            for name, value in self.tracked.items():
+                if name in state.training["tracked"]:
+                    value.load_state_dict(state.training["tracked"][name])
         for layout, saved in zip(self._bucket_layouts(), state.training["buckets"], strict=True):
             layout.apply(saved)
         apply_counters(self.counters, state.rank["counters"])

@@ -48,8 +48,9 @@ from lightning_resume._tuners import Findings, finders, tuning_method
 from lightning_resume._weights import live_weights
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
 from resume_core.capture.gradients import apply_gradients, capture_gradients
-from resume_core.capture.modules import apply_modules, capture_modules
+from resume_core.capture.modules import apply_modules, capture_modules, refilled
 from resume_core.capture.optimizer import place_optimizer_state
+from resume_core.capture.param_groups import apply_groups, capture_groups, group_sizes
 from resume_core.capture.rng import apply_rng, capture_rng, preserved_rng
 from resume_core.capture.weights import refuse_new_shapes, shapes, size_bytes, versioned
 from resume_core.errors import ResumeError
@@ -95,6 +96,7 @@ class TrainerAdapter:
         self._buckets = bucket_layout(trainer.strategy)
         self._generators: tuple[Any, ...] | None = None  # searched once a fit
         self._shapes: dict[str, Any] = {}
+        self._groups: list[list[int]] = []
         self.model_checkpoint_s: float | None = None
         self.embedding = Embedding(self, carries=carries)
 
@@ -159,7 +161,7 @@ class TrainerAdapter:
         connector, validation = self.trainer._checkpoint_connector, self._epoch.val_loop
         self._shadows.after(self.trainer.strategy, "setup", lambda: self._ready(hooks["ready"]))
         self.around(connector, "resume_start", self._resume_start)
-        self._shadows.after(connector, "restore_training_state", self._training_restored)
+        self._shadows.around(connector, "restore_training_state", self._restore_training)
         self._shadows.after(self._fit, "_load_combined_loader_states", lambda: self._data.watch())
         self.around(self._fit, "setup_data", lambda plain: self._data.set_up(plain, hooks["early"]))
         self.around(self._epoch, "reset", self._reset)
@@ -261,7 +263,7 @@ class TrainerAdapter:
     def describe(self) -> dict[str, Fact]:
         """Seed, loaders, optimizers, schedulers, model and Trainer arguments; see `resume_core.capture.describe`."""
         weights = self.trainer.strategy.lightning_module_state_dict()
-        self._shapes = shapes(weights)
+        self._shapes, self._groups = shapes(weights), group_sizes(self.trainer.optimizers)
         facts = describe(self.trainer, self.train_loaders, weights)
         return {"seed": self._seed, "world_size": Fact(self.ranks.size), **facts}
 
@@ -310,6 +312,7 @@ class TrainerAdapter:
             "outputs": self._outputs.capture(logs=logs),
         }
         training = {"trainer": capture_marks(self.trainer), "buckets": self._buckets.state()}
+        training["groups"] = capture_groups(self.trainer.optimizers, self._parameters, self._groups)
         return {"training": training, "rank": rank}
 
     def live_weights(self) -> dict[str, torch.Tensor]:
@@ -329,7 +332,8 @@ class TrainerAdapter:
             "state_dict": versioned(module, state.model),
             **checkpoint,
         }
-        connector.restore_model()
+        with refilled([module]):
+            connector.restore_model()
         connector.restore_datamodule()
         connector.restore_callbacks()
         self._outputs.apply(state.rank["outputs"])
@@ -357,6 +361,10 @@ class TrainerAdapter:
         """The files of one of `model_checkpoints`, with the one that is being written."""
         return self._outputs.files_with(place, path)
 
+    @property
+    def _parameters(self) -> dict[str, torch.nn.Parameter]:
+        return dict(self.trainer.lightning_module.named_parameters())
+
     def _open_gradients(self) -> dict[str, torch.Tensor] | None:
         """Gradients that something may still read; None when Lightning clears them before the next backward."""
         module = self.trainer.lightning_module
@@ -365,7 +373,7 @@ class TrainerAdapter:
         )
         if module.automatic_optimization and not self._epoch._should_accumulate() and not looks:
             return None
-        return capture_gradients(dict(module.named_parameters()))
+        return capture_gradients(self._parameters)
 
     # ---- what the shadows do
 
@@ -377,7 +385,10 @@ class TrainerAdapter:
         if path is not None:
             self._hooks["loaded"](self.trainer._checkpoint_connector._loaded_checkpoint, str(path))
 
-    def _training_restored(self) -> None:
+    def _restore_training(self, plain: Callable[[], None]) -> None:
+        if self._restored is not None:  # behind on_fit_start, where callbacks make groups of their own anew
+            apply_groups(self.trainer.optimizers, self._parameters, self._restored.training.get("groups", {}))
+        plain()
         self._place_optimizers()
         if self._restored is not None and self.embedding.rest is not None and not self.embedding.lead(self._restored):
             self._hooks["over"]()
@@ -482,7 +493,7 @@ class TrainerAdapter:
         apply_modules(module, state.rank["modules"])
         apply_results(self._epoch._results, state.rank["results"], module, trainer.strategy.reduce)
         if state.rank["gradients"] is not None:
-            apply_gradients(dict(module.named_parameters()), state.rank["gradients"])
+            apply_gradients(self._parameters, state.rank["gradients"])
         apply_marks(trainer, state.training["trainer"], goes_on=self._goes_on)
         apply_averaging(trainer, state.rank["averaging"])
         self._outputs.mend(state.rank["outputs"], shows=not self._is_over)

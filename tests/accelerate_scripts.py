@@ -122,6 +122,9 @@ class Script:
         schedulers = [torch.optim.lr_scheduler.CosineAnnealingLR(o, options.get("horizon", 60)) for o in optimizers]
         other = DataLoader(Augmented(self.job, 14, "other"), 4, shuffle=True)
         validation = DataLoader(Augmented(self.job, 7, "val"), 4, shuffle=bool(options.get("shuffled validation")))
+        if self.style == "freezing":
+            nets[0].register_buffer("shift", torch.rand(1, 7).expand(4, 7))
+            nets[0].register_forward_pre_hook(lambda net, given: given[0] + net.shift[0])
         self.nets = [accelerator.prepare(net) for net in nets]
         self.optimizers = [accelerator.prepare(optimizer) for optimizer in optimizers]
         loaders = [make_loader(self.job), other, validation]
@@ -314,11 +317,14 @@ class Script:
             two = next(second)
 
     def epoch_freezing(self, epoch: int) -> None:
-        """A layer is frozen in the middle of training."""
+        """A layer is frozen in the middle of training, and another gets a parameter group; a buffer is expanded."""
         for batch in self.loader:
             self.train(epoch, batch)
             if self.counters.done == 7:
                 self.nets[0][0].requires_grad_(False)
+                optimizer = self.optimizers[0].optimizer
+                *optimizer.param_groups[0]["params"], weight, bias = optimizer.param_groups[0]["params"]
+                optimizer.add_param_group({"params": [weight, bias], "lr": 1e-3})
 
     def epoch_new_loader(self, epoch: int) -> None:
         """Each epoch has a loader of its own, of larger batches."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-__all__ = ["apply_modules", "capture_modules", "plainly_loaded"]
+__all__ = ["apply_modules", "capture_modules", "plainly_loaded", "refilled"]
 
 # of wrappers too: Running counts what it saw, MinMaxMetric keeps its extremes in plain attributes
 _METRIC_FIELDS = ("_update_count", "_computed", "_forward_cache", "_num_vals_seen", "min_val", "max_val")
@@ -52,6 +53,42 @@ def _loads_plainly(module: torch.nn.Module) -> bool:
         and not module._load_state_dict_post_hooks
         and not isinstance(module, torch.jit.ScriptModule)
     )
+
+
+@contextmanager
+def refilled(modules: Iterable[object]) -> Iterator[None]:
+    """A block in which ``load_state_dict`` fills buffers that were made with ``expand``, which torch alone refuses.
+
+    Args:
+        modules: those that are loaded; what is no module is passed over.
+    """
+    children = [child for module in modules if isinstance(module, torch.nn.Module) for child in module.modules()]
+    expanded = [(child, name, buffer) for child in children for name, buffer in child._buffers.items()
+                if buffer is not None and _expanded_dims(buffer)]  # fmt: skip
+    for child, name, buffer in expanded:
+        child._buffers[name] = buffer.clone()
+    try:
+        yield
+    finally:
+        for child, name, buffer in expanded:
+            loaded, child._buffers[name] = child._buffers[name], buffer
+            if loaded is not None:
+                _fill(buffer, loaded)
+
+
+def _expanded_dims(tensor: torch.Tensor) -> list[int]:
+    """Dimensions along which all values are one in memory."""
+    if tensor.layout is not torch.strided:
+        return []
+    return [dim for dim in range(tensor.dim()) if tensor.stride(dim) == 0 and tensor.size(dim) > 1]
+
+
+def _fill(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy values that were read from a tensor like ``target``, which stays the view that it is."""
+    for dim in _expanded_dims(target):
+        target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+    with torch.no_grad():
+        target.copy_(source)
 
 
 def _of_torchmetrics(module: torch.nn.Module, kind: str) -> Iterator[tuple[str, Any]]:
@@ -140,7 +177,7 @@ def apply_modules(module: torch.nn.Module, saved: Mapping[str, Any]) -> None:
 def _apply_buffer(owner: torch.nn.Module, name: str, saved: torch.Tensor | None) -> None:
     current = owner._buffers.get(name)
     if current is not None and saved is not None and (current.shape, current.dtype) == (saved.shape, saved.dtype):
-        current.copy_(saved)
+        _fill(current, saved)
         return
     # made, grown or dropped during training
     near = next((value for value in (current, *owner.parameters()) if value is not None), saved)

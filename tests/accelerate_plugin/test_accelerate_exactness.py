@@ -51,7 +51,7 @@ STYLES = {
     "a new loader each epoch": {"style": "new loader"},
     "a fixed number of batches an epoch": {"style": "counted", "held": True},
     "own backward": {"own backward": True},
-    "a layer is frozen": {"style": "freezing"},
+    "a layer is frozen, another gets a parameter group": {"style": "freezing"},
 }
 
 

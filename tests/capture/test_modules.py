@@ -6,7 +6,7 @@ import torchmetrics
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC, MulticlassPrecision
 from torchmetrics.wrappers import Running
 
-from resume_core.capture.modules import apply_modules, capture_modules, plainly_loaded
+from resume_core.capture.modules import apply_modules, capture_modules, plainly_loaded, refilled
 
 
 class Net(torch.nn.Module):
@@ -35,6 +35,35 @@ def test_non_persistent_buffers_are_put_back_in_place():
     round_trip(net, other)
     assert other.inner.count is buffer
     assert torch.equal(buffer, net.inner.count)
+
+
+class Expanded(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("row", torch.rand(1, 3))
+        self.register_buffer("kept", self.row.expand(4, 3))
+        self.register_buffer("hidden", torch.rand(2, 1).expand(2, 5), persistent=False)
+
+
+def test_buffers_that_were_expanded_are_filled_and_stay_the_views_that_they_are():
+    net, other = Expanded(), Expanded()
+    kept, hidden, row = other.kept, other.hidden, other.row
+    with refilled([other, object()]):
+        other.load_state_dict(copy.deepcopy(net.state_dict()))
+    round_trip(net, other)
+    assert (other.kept is kept, other.hidden is hidden) == (True, True)
+    assert torch.equal(kept, net.kept)
+    assert torch.equal(hidden, net.hidden)
+    row.zero_()
+    assert not kept.any()
+
+
+def test_buffers_that_were_expanded_are_put_back_when_loading_fails():
+    other = Expanded()
+    kept = other.kept
+    with pytest.raises(RuntimeError, match="Missing key"), refilled([other]):
+        other.load_state_dict({})
+    assert other.kept is kept
 
 
 def test_persistent_buffers_are_left_to_the_state_dict():

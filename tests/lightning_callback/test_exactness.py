@@ -203,6 +203,28 @@ def test_lazy_modules_that_have_taken_their_shape_go_on(replay):
     replay(Model, 5)
 
 
+@pytest.mark.parametrize("step", [5, 8])
+def test_a_parameter_group_that_training_had_added_and_expanded_buffers_are_there_again(replay, step):
+    class Model(Recording):
+        def __init__(self):
+            super().__init__()
+            self.late = torch.nn.Linear(3, 3)
+            self.register_buffer("shift", torch.rand(1, 3).expand(4, 3))
+            self.register_buffer("hidden_shift", torch.rand(1, 3).expand(4, 3), persistent=False)
+
+        def training_step(self, batch, batch_idx):
+            return super().training_step([self.late(batch[0] + self.shift + self.hidden_shift)], batch_idx)
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.layers.parameters(), lr=0.01)
+
+        def on_train_batch_start(self, batch, batch_idx):
+            if self.global_step == 4:
+                self.trainer.optimizers[0].add_param_group({"params": self.late.parameters(), "lr": 0.002})
+
+    replay(Model, step)
+
+
 def test_callbacks_of_one_class_are_told_apart(replay):
     class Draws(L.Callback):
         def __init__(self, seed):
