@@ -134,6 +134,8 @@ def export(
         _import_all(imports or ())
         done = write(Request(url, out, format.value, force, scratch, options))
     except (ResumeError, OSError, ValueError, ImportError) as error:
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = out  # a full disk does not say where
         typer.echo(f"nothing was exported: {error}", err=True)
         raise typer.Exit(1) from error
     typer.echo(f"{out}: {done.path} ({done.place}), for {format.value}")

@@ -389,9 +389,9 @@ class Lineage:
         if isinstance(found, Attempt):
             return found
         path = self.store.locate(join_key(folder, ATTEMPT_FILE))
-        problem = str(found) if found is not None else f"{path} is missing."
+        problem = str(found).rstrip(".") if found is not None else f"{path} is missing"
         raise CorruptCheckpointError(
-            f"What came before {folder} is unknown: {problem} To go on, name a checkpoint (resume=...). "
+            f"What came before {folder} is unknown: {problem}. To go on, name a checkpoint (resume=...). "
             f"{self.inventory()}",
             path=path,
         ) from found

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from resume_core.storage.digest import BytesLike, byte_view
 from resume_core.storage.direct import DirectFile
+from resume_core.storage.explained import explained, explained_read
 from resume_core.storage.interface import Names, Sink, Store, refuse_large
 from resume_core.storage.paths import temporary_name, validate_key
 
@@ -36,7 +37,6 @@ _LOST = frozenset({errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO
 _READ_TRIES, _READ_PAUSE_S = 3, 0.2  # a mount over a network answers EIO for what passes
 
 _MAX_VIEWS = 1024  # of one system call: IOV_MAX of Linux and macOS
-_FOLDER_BYTES = 4096  # a new folder takes a block, on most file systems
 
 
 class LocalStore(Store):
@@ -75,7 +75,7 @@ class LocalStore(Store):
         """See ``Store.open_sink``."""
         path = self._path(key)
         self._make_parent(path)
-        with _explained(self.url, path, size_bytes):
+        with explained(self.url, path, size_bytes):
             return _LocalSink(self.url, path, size_bytes)
 
     def is_lost(self, error: OSError) -> bool:
@@ -120,7 +120,8 @@ class LocalStore(Store):
         """See ``Store.list``."""
         path = self._path(prefix) if prefix else self.url
         try:
-            return _insisting(lambda: sorted(os.listdir(path)))
+            with explained_read():
+                return _insisting(lambda: sorted(os.listdir(path)))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -191,7 +192,7 @@ class LocalStore(Store):
         return None
 
     def _make_parent(self, path: str) -> None:
-        with _explained(self.url, path):
+        with explained(self.url, path):
             if (link := self._link_above(path)) is not None:
                 raise OSError(errno.ELOOP, "nothing is written through a symbolic link", link)
             make_folder(os.path.dirname(path))
@@ -202,7 +203,7 @@ class LocalStore(Store):
         self._make_parent(path)
         temporary = _temporary_path(path)
         try:
-            with _explained(self.url, path, size_bytes):
+            with explained(self.url, path, size_bytes):
                 yield temporary
         finally:
             with suppress(OSError):  # retention removes it
@@ -245,39 +246,6 @@ def _fill(fd: int, views: list[memoryview], path: str) -> None:
             views[start] = views[start][num_read:]
 
 
-@contextmanager
-def _explained(root: str, path: str, needed_bytes: int = _FOLDER_BYTES) -> Iterator[None]:
-    """Let an error of the system out with its type, naming the path, the store and the way out."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None:
-            raise
-        advice = _advice(error.errno, os.path.dirname(path), needed_bytes)
-        what = f"{error.strerror}: cannot write into the store {root}; {advice}"
-        raise OSError(error.errno, what, path) from error
-
-
-def _advice(code: int, folder: str, needed_bytes: int) -> str:
-    if code == errno.EIO:
-        return "the disk, or the way to it, is broken: look into the system's log, or choose another directory"
-    if code not in (errno.ENOSPC, errno.EDQUOT):
-        return "choose a directory that this user can write, or mend it"
-    free = "fewer"
-    with suppress(OSError):
-        free = str(shutil.disk_usage(_existing(folder)).free)
-    quota = " on the disk, and a quota may allow less" if code == errno.EDQUOT else ""
-    missing = f"{needed_bytes} bytes are needed and {free} are free{quota}"
-    return f"{missing}; free some space or keep fewer checkpoints; what was there before is intact"
-
-
-def _existing(folder: str) -> str:
-    """The folder, or the first one above it that is there."""
-    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
-        folder = os.path.dirname(folder)
-    return folder
-
-
 class _LocalSink(Sink):
     is_done_with_memory = True
 
@@ -288,11 +256,11 @@ class _LocalSink(Sink):
         self._file = DirectFile(self._temporary, size_bytes)
 
     def _write(self, offset_bytes: int, data: memoryview) -> None:
-        with _explained(self._root, self._path, self._size_bytes - offset_bytes):
+        with explained(self._root, self._path, self._size_bytes - offset_bytes):
             self._file.write_at(offset_bytes, data)
 
     def _finish(self) -> None:
-        with _explained(self._root, self._path, self._size_bytes):
+        with explained(self._root, self._path, self._size_bytes):
             self._file.sync()
             self._file.close()
             os.replace(self._temporary, self._path)
@@ -398,6 +366,7 @@ def _naming(path: str) -> Iterator[None]:
 def _missing(path: str) -> Iterator[str]:
     """A file where a folder should be, or the reverse, means that the key is missing, as on an object store."""
     try:
-        yield path
+        with explained_read():
+            yield path
     except (NotADirectoryError, IsADirectoryError):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
