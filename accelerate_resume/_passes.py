@@ -8,7 +8,9 @@ of them is kept.
 The code of an epoch runs again from its top when a run goes on inside it, and makes the passes of that epoch again, in
 the same order. Each gets the place that its predecessor had: one that was through, or was left by ``break``, is over at
 once; one that was open goes on behind its last batch. A pass that never trained (a validation with gradients enabled)
-is gone over again. An iterator that the script makes before the epochs and holds over them is *carried*: it goes on
+is gone over again. One that was made in the body of a loop that goes on, or in answer to the end of an iterator, is
+*inner*: its code comes again only when that body does, so it has no successor when it is through. An iterator that the
+script makes before the epochs and holds over them is *carried*: it goes on
 where the one stood that was carried into the epoch.
 
 Boundaries are the moments at which nothing is half done: the *leading* pass, which was asked first in this epoch and is
@@ -45,6 +47,7 @@ class Pass:
         at_end: whether its last batch was given away, and no other was asked for.
         round: what the loader inside calls it.
         carried: whether it was made before the epoch began.
+        inner: whether it was made in the body of a loop over another, or where an iterator had come to its end.
         asked_at: how many batches had been asked for, of any loader, when one of it was for the last time.
     """
 
@@ -59,6 +62,7 @@ class Pass:
     at_end: bool = False
     round: Round | None = None
     carried: bool = False
+    inner: bool = False
     asked_at: int = 0
 
     @property
@@ -70,7 +74,7 @@ class Pass:
         """Become what `TrackedLoader.capture` saw."""
         self.index, self.num_batches = saved["pass"], saved["num_batches"]
         self.trained, self.over, self.at_end = saved["trained"], saved["over"], saved["at_end"]
-        self.position, self.carried = saved["position"], saved["carried"]
+        self.position, self.carried, self.inner = saved["position"], saved["carried"], saved["inner"]
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,13 @@ class Capture:
         num_ranks: that train together.
         left: whether the epoch counts as over while its code runs, so that only what the script still holds lives on.
         in_body: whether the script makes the save itself, in the body of a loop perhaps.
+        ended: slot of the loader and index of the pass whose end it is taken at, if it is.
     """
 
     num_ranks: int
     left: bool = False
     in_body: bool = False
+    ended: tuple[int, int] | None = None
 
 
 class TrackedLoader:
@@ -162,6 +168,18 @@ class TrackedLoader:
         alike = (saved for saved in self._pending if saved["carried"] == carried)
         return next(alike, self._pending[0] if loosely and self._pending else None)
 
+    def drop_inner(self) -> list[int]:
+        """Before an inner pass is bound: those before it that were through, by index; they have no successors."""
+        dropped = []
+        for saved in [saved for saved in self._pending if not saved["carried"]]:
+            if not saved["inner"] or not (saved["over"] or saved["at_end"]):
+                break
+            self._pending.remove(saved)
+            if saved["at_end"]:
+                self.prepared.finish()
+            dropped.append(saved["pass"])
+        return dropped
+
     def bind(self, one: Pass, *, loosely: bool = False) -> None:
         """Give a new pass the place of its predecessor, or the next."""
         self.waits = False
@@ -234,13 +252,14 @@ class TrackedLoader:
         if self.handle is not None:
             position = self.handle.passed_over(index, self.prepared.num_read(num_batches, num_ranks))
         place = {"pass": index, "num_batches": num_batches, "trained": True, "over": False, "at_end": False}
+        place["inner"] = False
         self._pending, self.num_passes = [{**place, "position": position, "carried": False}], index + 1
 
     def leave_epoch(self) -> None:
         """The epoch's code has run: only what the script still holds lives on."""
         self.passes = [one for one in self.passes if one.is_open]
         for one in self.passes:
-            one.carried = True
+            one.carried, one.inner = True, False
         self._pending = []
 
     # ---- state
@@ -252,7 +271,7 @@ class TrackedLoader:
             how: what kind of save it is for.
             reads: whether this rank reads from it.
         """
-        kept = [one for one in self.passes if one.is_open or (one.trained and not how.left)]
+        kept = [one for one in self.passes if one.is_open or (one.trained and not how.left and self._returns(one, how))]
         passes = [self._capture_pass(one, how, reads) for one in kept]
         return {
             "loader": self.prepared.capture(),
@@ -264,6 +283,10 @@ class TrackedLoader:
             "passes": passes if how.left else [*passes, *map(dict, self._pending)],
             "position": self._state_of(self._last_round) or self._last_position,
         }
+
+    def _returns(self, one: Pass, how: Capture) -> bool:
+        """Whether the code that goes over a pass which is through comes again when the run goes on in this epoch."""
+        return not one.inner or (self.slot, one.index) == how.ended
 
     def _capture_pass(self, one: Pass, how: Capture, reads: bool) -> dict[str, Any]:
         at_end, num_batches = one.at_end, one.num_batches
@@ -280,6 +303,7 @@ class TrackedLoader:
             "at_end": at_end and one.is_open,
             "position": position,
             "carried": one.carried or how.left,
+            "inner": one.inner and not how.left,
         }
 
     def _state_of(self, at: Round | None, num_batches: int | None = None) -> dict[str, Any] | None:

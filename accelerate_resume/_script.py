@@ -98,14 +98,6 @@ class ScriptTracker(Tracker):
         self._last_save = place
         return place
 
-    def _is_under_way(self, at: int) -> bool:
-        """Whether a loop over that pass goes on; one may be held that was asked only beside another, which is over."""
-        _, one = self._opened[at]
-        before = [known for _, known in self._opened[:at] if known.trained and not known.is_open]
-        # a loop that is left by ``break`` has asked for a batch of each, one that ends has not
-        lingers = any(one.asked_at <= known.asked_at + (not known.over) for known in before)
-        return one.is_open and (one.trained or one.fresh) and not lingers
-
     def capture_save(self, num_ranks: int, *, is_first: bool) -> dict[str, Any]:
         """Where the run stands in a save that the script makes now; see `Tracker.capture`."""
         here = self._place_of_save()

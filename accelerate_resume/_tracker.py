@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -100,12 +101,19 @@ class Tracker:
     def _iterate(self, loader: TrackedLoader, plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         iterator = _PassIterator(self, loader, plain)
         if iterator.may_train and self.is_running:
+            iterator.one.inner = self._is_in_body()
             self._bind(loader, iterator.one)
         elif iterator.may_train:
             loader.waiting.append(iterator.one)
         return iterator
 
     def _bind(self, loader: TrackedLoader, one: Pass) -> None:
+        for index in loader.drop_inner() if one.inner else ():
+            if self._destination is not None and (loader.slot, index) == (
+                self._destination.slot,
+                self._destination.index,
+            ):
+                self.arrive_now()  # at its end, which is behind us
         saved = loader.predecessor(carried=False, loosely=not self.is_asked)
         if self.finds_epochs and loader.slot == self.counts.epoch_slot and not saved:
             before = loader.passes
@@ -113,6 +121,19 @@ class Tracker:
                 self.leave_epoch()
                 self.enter_epoch(self.counts.epoch + 1)
         loader.bind(one, loosely=not self.is_asked)
+
+    def _is_in_body(self) -> bool:
+        """Whether a pass that is made now is an inner one."""
+        answers_end = isinstance(sys.exc_info()[1], StopIteration)
+        return answers_end or any(self._is_under_way(at) for at in range(len(self._opened)))
+
+    def _is_under_way(self, at: int) -> bool:
+        """Whether a loop over that pass goes on; one may be held that was asked only beside another, which is over."""
+        _, one = self._opened[at]
+        before = [known for _, known in self._opened[:at] if known.trained and not known.is_open]
+        # a loop that is left by ``break`` has asked for a batch of each, one that ends has not
+        lingers = any(one.asked_at <= known.asked_at + (not known.over) for known in before)
+        return one.is_open and (one.trained or one.fresh) and not lingers
 
     def stands_in(self, loader: TrackedLoader, num_batches: int) -> bool:
         """Whether ``loader`` begins where a script wants to go on that skips ``num_batches`` of it by itself."""
@@ -276,6 +297,8 @@ class Tracker:
         return self._capture(Capture(num_ranks), self._here, is_first)
 
     def _capture(self, how: Capture, here: Place, is_first: bool) -> dict[str, Any]:
+        if here.kind == AT_END:
+            how = replace(how, ended=(here.slot, here.index))
         loaders = {
             str(slot): loader.capture(how, reads=is_first or not loader.prepared.is_dispatched)
             for slot, loader in self.loaders.items()

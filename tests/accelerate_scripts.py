@@ -120,7 +120,7 @@ class Script:
         kind = getattr(torch.optim, options.get("optimizer", "AdamW"))
         optimizers = [kind(net.parameters(), lr=options.get("lr", 1e-2)) for net in nets]
         schedulers = [torch.optim.lr_scheduler.CosineAnnealingLR(o, options.get("horizon", 60)) for o in optimizers]
-        other = DataLoader(Augmented(self.job, 14, "other"), 4, shuffle=True)
+        other = DataLoader(Augmented(self.job, options.get("num_others", 14), "other"), 4, shuffle=True)
         validation = DataLoader(Augmented(self.job, 7, "val"), 4, shuffle=bool(options.get("shuffled validation")))
         if self.style == "freezing":
             nets[0].register_buffer("shift", torch.rand(1, 7).expand(4, 7))
@@ -307,6 +307,15 @@ class Script:
                 second = self.held = iter(self.other)
                 two = next(second)
             self.train(epoch, {name: torch.cat([one[name], two[name]]) for name in one}, "AB")
+
+    def epoch_inner(self, epoch: int) -> None:
+        """Each batch of one loader is followed by all of another, which is gone over once more in the end."""
+        for batch in self.loader:
+            self.train(epoch, batch)
+            for inner in self.other:
+                self.train(epoch, inner, "B")
+        for batch in self.other:
+            self.train(epoch, batch, "C")
 
     def epoch_ahead(self, epoch: int) -> None:
         """Of the second loader the batch is taken before that with which it is trained on."""

@@ -47,6 +47,8 @@ STYLES = {
     "alternating": {"style": "alternating"},
     "cycled": {"style": "cycled"},
     "cycled and held": {"style": "cycled", "held": True},
+    "cycled often": {"style": "cycled", "num_others": 5, "num_samples": 18},
+    "loops that train inside of a loop that trains, and behind it": {"style": "inner", "num_others": 8, "epochs": 2},
     "gan": {"style": "gan"},
     "a new loader each epoch": {"style": "new loader"},
     "a fixed number of batches an epoch": {"style": "counted", "held": True},
