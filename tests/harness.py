@@ -84,7 +84,9 @@ def append(path: Path, *lines: Any) -> None:
 def lines(path: Path) -> list[Any]:
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1]  # the last one may still be written
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def digest(tree: Any) -> str:
