@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
@@ -83,13 +84,8 @@ def read_small(store: Store, key: str) -> bytes:
         CorruptCheckpointError: its bytes are lost, or far too many.
         OSError: the store cannot be read.
     """
-    try:
+    with _loss_is_damage(store, key, "read"):
         return store.read(key)
-    except OSError as error:
-        if not store.is_lost(error):
-            raise
-        path = store.locate(key)
-        raise CorruptCheckpointError(f"{path} cannot be read any more: {error}.", path=path) from error
 
 
 def list_folder(store: Store, folder: str) -> Names:
@@ -99,13 +95,20 @@ def list_folder(store: Store, folder: str) -> Names:
         CorruptCheckpointError: what is in it is lost.
         OSError: the store cannot be read.
     """
-    try:
+    with _loss_is_damage(store, folder, "listed"):
         return store.list(folder)
+
+
+@contextmanager
+def _loss_is_damage(store: Store, key: str, what: str) -> Iterator[None]:
+    """Tell an error that says that bytes are lost as damage of what lies there."""
+    try:
+        yield
     except OSError as error:
         if not store.is_lost(error):
             raise
-        path = store.locate(folder)
-        raise CorruptCheckpointError(f"{path} cannot be listed any more: {error}.", path=path) from error
+        path = store.locate(key)
+        raise CorruptCheckpointError(f"{path} cannot be {what} any more: {error}.", path=path) from error
 
 
 def is_there(store: Store, key: str) -> bool:
