@@ -93,12 +93,12 @@ class Boundaries:
             SupersededError: a newer attempt of the run has started.
             ResumeError: the ranks are not at the same batch, or one did not come.
         """
-        mine: dict[str, Any] = {
+        mine = {
             "at": [progress.batch, progress.step],
             "outcomes": self._saves.outcomes(),
             "asked": self._asked(),
+            "pauses_s": {**self._measured_s},
         }
-        mine["pauses_s"] = dict(self._measured_s) if self._ranks.is_first else {}
         decision = self._ranks.agree("a boundary", mine, lambda values: self._decide(progress, values))
         self._meet_at = decision["meet_at"]
         if self._saves.conclude(decision["outcomes"], strict=False):

@@ -20,8 +20,6 @@ from resume_core.capture.workers import SPARED
 
 __all__ = ["SignalWatch"]
 
-_OWN_HANDLERS = (signal.SIG_DFL, signal.SIG_IGN, None)  # none of Python's: nothing that could be called
-
 
 class SignalWatch:
     """Takes note of signals between `start` and `stop`.

@@ -206,19 +206,17 @@ class Lineage:
         Raises:
             OSError: the store cannot be read.
         """
-        found = [manifest for _, manifest in self._weights(attempt) if isinstance(manifest, Manifest)]
+        found = [manifest for _, manifest in self.weights(attempt) if isinstance(manifest, Manifest)]
         return sorted(found, key=lambda manifest: manifest.serial, reverse=True)
 
-    def spoilt(self, attempt: str) -> dict[CheckpointRef, CorruptCheckpointError]:
-        """What is wrong with those of an attempt's thinned checkpoints that cannot be used, by step.
+    def weights(self, attempt: str) -> Iterator[tuple[CheckpointRef, Manifest | CorruptCheckpointError]]:
+        """The thinned checkpoints of an attempt, each with what was left of it or with what is wrong with that.
+
+        One that is being thinned is whole until its manifest is gone.
 
         Raises:
             OSError: the store cannot be read.
         """
-        return {ref: error for ref, error in self._weights(attempt) if isinstance(error, CorruptCheckpointError)}
-
-    def _weights(self, attempt: str) -> Iterator[tuple[CheckpointRef, Manifest | CorruptCheckpointError]]:
-        """The thinned checkpoints of an attempt; one that is being thinned is whole until its manifest is gone."""
         for ref in (CheckpointRef(attempt, name) for name in self._names(attempt)):
             found: Manifest | CorruptCheckpointError
             try:
@@ -228,7 +226,7 @@ class Lineage:
             except CorruptCheckpointError as error:
                 found = error
             if not self.tiers.committed(ref):
-                yield ref, found
+                yield (found.ref if isinstance(found, Manifest) else ref), found
 
     def _names(self, attempt: str) -> list[str]:
         """The checkpoint folders of an attempt, on any tier, whatever is in them."""
@@ -351,7 +349,7 @@ class Lineage:
 
     def _absence(self, attempt_prefix: str, name_prefix: str) -> str:
         folders = [folder for folder in self._folders() if folder.startswith(attempt_prefix)]
-        thinned = [ref for folder in folders for ref, _ in self._weights(folder)]
+        thinned = [ref for folder in folders for ref, _ in self.weights(folder)]
         weights = ", ".join(ref.path for ref in thinned if name_prefix and ref.name.startswith(name_prefix))
         if not weights:
             lost = "".join(f" {error}" for folder in folders for error in self.lost(folder))

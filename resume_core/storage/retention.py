@@ -194,8 +194,7 @@ def _tasks(view: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None, odd: l
     older_ones = _older(view, attempt)
     odd += [str(error) for folder in (*older_ones, attempt.name) for error in view.lost(folder)]
     for older in older_ones:
-        left = (*(manifest.ref for manifest in view.thinned(older)), *view.spoilt(older))
-        committed = {ref.path for ref in (*view.checkpoints(older), *left)}
+        committed = {ref.path for ref in (*view.checkpoints(older), *(ref for ref, _ in view.weights(older)))}
         yield from ((folder, None) for folder in _uncommitted(store, older))
         if older in relatives:
             yield from ((folder, None) for folder in sorted(committed - on_line))
@@ -218,14 +217,18 @@ def _line(view: Lineage, attempt: Attempt, pin: _Pin | None) -> tuple[list[Entry
     is_whole = True
     try:
         for folder, branch in view.branches(attempt.name):
-            left = {found.ref: Entry(found.ref, found.header, is_whole=False) for found in view.thinned(folder)}
-            left |= {ref: Entry(ref, problem=str(error)) for ref, error in view.spoilt(folder).items()}
+            left = {ref: _left(ref, found) for ref, found in view.weights(folder)}
             refs = before([*view.checkpoints(folder), *left], branch)
             line += [left.get(ref) or _entry(view, ref, pin) for ref in refs]
             is_whole = is_whole and not view.lost(folder)
     except ResumeError:
         return line, False
     return line, is_whole
+
+
+def _left(ref: CheckpointRef, found: Manifest | CorruptCheckpointError) -> Entry:
+    """The entry of a checkpoint that was thinned."""
+    return Entry(ref, found.header, is_whole=False) if isinstance(found, Manifest) else Entry(ref, problem=str(found))
 
 
 def _entry(view: Lineage, ref: CheckpointRef, pin: _Pin | None) -> Entry:

@@ -143,8 +143,7 @@ def _named(lineage: Lineage, name: str) -> CheckpointRef | Source:
 def _thinned(lineage: Lineage, name: str) -> Source | None:
     """The one checkpoint of that name of which only the weights are left."""
     folders = [attempt.name for attempt in lineage.attempts()]
-    refs = [manifest.ref for folder in folders for manifest in lineage.thinned(folder)]
-    refs += [ref for folder in folders for ref in lineage.spoilt(folder)]
+    refs = [ref for folder in folders for ref, _ in lineage.weights(folder)]
     fitting = [ref for ref in refs if _fits(ref, name)]
     exact = [ref for ref in fitting if ref.name == name.rpartition("/")[2]] or fitting
     if len(exact) != 1:
