@@ -12,6 +12,11 @@ def test_a_run_interrupted_every_150_minutes_saves_about_every_15():
     assert daly_s(45, 150 * 60) / 60 == pytest.approx(15, rel=0.06)
 
 
+@pytest.mark.parametrize(("mtbf_h", "minutes"), [(24, 117), (6, 57), (0.25, 9.1)])
+def test_figures_3_to_5_of_daly_2006(mtbf_h, minutes):
+    assert daly_s(5 * 60, mtbf_h * 3600) / 60 == pytest.approx(minutes, rel=0.005)
+
+
 @pytest.mark.parametrize(("cost_s", "mtbf_s"), [(300, 24 * 3600), (300, 6 * 3600), (60, 3600), (1, 100)])
 def test_no_other_interval_costs_less(cost_s, mtbf_s):
     best = wall_per_work(daly_s(cost_s, mtbf_s), cost_s, mtbf_s)
