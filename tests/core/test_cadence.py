@@ -14,7 +14,7 @@ def test_a_run_interrupted_every_150_minutes_saves_about_every_15():
 
 @pytest.mark.parametrize(("mtbf_h", "minutes"), [(24, 117), (6, 57), (0.25, 9.1)])
 def test_figures_3_to_5_of_daly_2006(mtbf_h, minutes):
-    assert daly_s(5 * 60, mtbf_h * 3600) / 60 == pytest.approx(minutes, rel=0.005)
+    assert daly_s(5 * 60, mtbf_h * 3600) / 60 == pytest.approx(minutes, abs=0.5)
 
 
 @pytest.mark.parametrize(("cost_s", "mtbf_s"), [(300, 24 * 3600), (300, 6 * 3600), (60, 3600), (1, 100)])
