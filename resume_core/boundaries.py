@@ -1,8 +1,8 @@
 """At which boundaries the ranks meet, and what rank 0 decides there: save, wait, or train on.
 
 One rank alone has a meeting when something has ended or is due. Several ranks meet without a message a step: where
-steps say that a save is due, which all see alike; while a save is due and cannot be taken yet; at the last boundary;
-and otherwise at a batch that rank 0 names at the meeting before, seconds ahead. Only rank 0's clock counts.
+steps or epochs say that a save is due, which all see alike; while a save is due and cannot be taken yet; at the last
+boundary; and otherwise at a batch that rank 0 names at the meeting before, seconds ahead. Only rank 0's clock counts.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Boundaries:
             return True
         if self._ranks.size == 1:
             return self._saves.has_ended or self._schedule.due(progress) or self._asked() is not None
-        return progress.batch >= self._meet_at or self._schedule.due_by_steps(progress)
+        return progress.batch >= self._meet_at or self._schedule.due_by_count(progress)
 
     def meet(self, progress: Progress) -> list[Any] | None:
         """Learn how the save in flight ended, and where to save now.
@@ -103,6 +103,8 @@ class Boundaries:
         self._meet_at = decision["meet_at"]
         if self._saves.conclude(decision["outcomes"], strict=False):
             self._schedule.failed(self._saves.num_failed_in_a_row)
+        elif self._ranks.is_first and decision["outcomes"]["far"][0] == "done":
+            self._schedule.learn()
         self._requested, self.leaving = decision["requested"], decision["leaving"]
         if self._ranks.size > 1:
             self.pauses_s = decision["pauses_s"]

@@ -59,6 +59,7 @@ class Pending:
         ranks: those whose shares make the checkpoint.
         stage_s: seconds that staging kept training waiting, known when it is through.
         is_staged: whether it is through.
+        seconds: of the phases on this rank, ``stage_s``, ``write_s`` and ``commit_s``, known when it is written.
     """
 
     images: list[Image]
@@ -67,6 +68,7 @@ class Pending:
     ranks: Ranks = field(default_factory=Ranks)
     stage_s: float = 0.0
     is_staged: Event = field(default_factory=Event)
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
@@ -114,7 +116,10 @@ class Pending:
             self.is_staged.wait()
             return {**self.header, "timings": {"stage_s": self.stage_s} | timings}
 
-        return bring(store, slot, self.ranks, write=write, header=header, still_newest=still_newest)
+        manifest = bring(store, slot, self.ranks, write=write, header=header, still_newest=still_newest)
+        commit_s = time.perf_counter() - start - timings["write_s"]
+        self.seconds = {"stage_s": self.stage_s, "write_s": timings["write_s"], "commit_s": commit_s}
+        return manifest
 
 
 class Checkpointer:

@@ -65,25 +65,41 @@ def _whole(name: str, value: float | None) -> None:
 
 @dataclass(frozen=True)
 class SaveEvery:
-    """When to save: whichever of ``steps`` and ``minutes`` comes first.
+    """When to save: whichever of ``steps``, ``epochs`` and ``minutes`` comes first.
+
+    Whatever they say, a run saves at the end of training as well, and where it leaves (`Preemption`).
 
     Args:
         steps: optimizer steps between saves, None for no rule by steps.
         minutes: wall-clock minutes between saves, None for no rule by time.
         at_start: save before the first batch of a new run. It proves space, credentials and that the state can be
             captured, and it covers a kill before the first periodic save.
+        mtbf_hours: mean hours between interruptions of the job, as far as you know. Then the time between saves follows
+            from that and from what saves cost here, by the optimum of Young and Daly, as soon as a save is measured;
+            ``minutes`` holds until then. Interruptions that the run has had count as they are observed.
+        max_overhead: the share of training time that saving may take, 0.01 for 1 %. With ``mtbf_hours`` saves are never
+            more frequent than that; otherwise you are warned, once.
+        epochs: save at the end of each so many epochs, None for no rule by epochs.
 
     Raises:
-        ValueError: a count that is not positive.
+        ValueError: a number out of range.
     """
 
     steps: int | None = None
     minutes: float | None = 10.0
     at_start: bool = True
+    mtbf_hours: float | None = None
+    max_overhead: float = 0.01
+    epochs: int | None = None
 
     def __post_init__(self) -> None:
         _whole("SaveEvery.steps", self.steps)
+        _whole("SaveEvery.epochs", self.epochs)
         _positive("SaveEvery.minutes", self.minutes)
+        _positive("SaveEvery.mtbf_hours", self.mtbf_hours)
+        _positive("SaveEvery.max_overhead", self.max_overhead or -1)
+        if self.max_overhead >= 1:
+            raise ValueError(f"SaveEvery.max_overhead must be a share below 1, got {self.max_overhead!r}")
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,11 @@ from typing import Any
 from resume_core.checkpointer import Checkpointer, Pending
 from resume_core.errors import SaveFailedError
 from resume_core.flights import Flight, Outcomes
+from resume_core.history import History
 from resume_core.policy import Keep
 from resume_core.scratch import require_room
 from resume_core.shares import await_commit, bring
-from resume_core.state import State
+from resume_core.state import Progress, State
 from resume_core.storage import (
     Attempt,
     CheckpointRef,
@@ -60,10 +61,12 @@ class _Save:
         step: optimizer steps done.
         pending: its share in memory, None when it is on the scratch.
         source: where on the scratch.
+        taken_s: when it was asked for, by ``time.perf_counter``.
     """
 
     slot: Slot
     step: int
+    taken_s: float
     pending: Pending | None = None
     source: CheckpointRef | None = None
 
@@ -76,6 +79,7 @@ class Saves:
         lineage: of the run, whose directory is written to.
         keep: which checkpoints stay in the directory.
         log: where messages go.
+        history: told what each save took.
         pin: tells the checkpoints that ``keep`` does not count, see `prune`.
     """
 
@@ -85,10 +89,12 @@ class Saves:
         lineage: Lineage,
         keep: Keep,
         log: logging.Logger,
+        history: History,
         *,
         pin: Callable[[Manifest], Hashable] | None = None,
     ) -> None:
         self._checkpointer, self._lineage, self._keep, self._log, self._pin = checkpointer, lineage, keep, log, pin
+        self._history = history
         self._near, self._far = Flight[_Save](), Flight[_Save]()
         self._waiting: _Save | None = None  # for the far way
         self._cleaner = Writer()
@@ -99,8 +105,6 @@ class Saves:
         self._refused = False  # whether the scratch did at the last save
         self._is_near = False  # whether a checkpoint of this attempt is on the scratch at least
         self._num_failed_in_a_row = 0
-        self._blocked_s: list[float] = []
-        self._written_s = 0.0
         self.is_protected = False
         """Whether the run has a checkpoint in its directory to go back to."""
 
@@ -110,20 +114,6 @@ class Saves:
         self._slots = CheckpointSlots(self._lineage.store, attempt.name) if is_first else None
         if is_first:
             self._cleaner.submit(lambda: self._say(clean(self._lineage, attempt).failures))
-
-    @property
-    def blocked_s(self) -> float | None:
-        """Median seconds that a save kept training waiting; None before the first."""
-        blocked = sorted(self._blocked_s)
-        return blocked[len(blocked) // 2] if blocked else None
-
-    @property
-    def seconds(self) -> float | None:
-        """What the slowest save of this attempt took, from the boundary to the run's directory; None before the first.
-
-        Its parts may be of several saves.
-        """
-        return max(self._blocked_s) + self._written_s if self._blocked_s and self._written_s else None
 
     @property
     def num_failed_in_a_row(self) -> int:
@@ -141,29 +131,37 @@ class Saves:
         slot = self._slots.take(step)
         return [slot.attempt, slot.name, slot.serial]
 
-    def take(self, state: State, header: Mapping[str, Any], place: Sequence[Any], step: int) -> None:
-        """Stage now, write in the background, beginning with what is staged.
+    def take(
+        self, capture: Callable[[], State], header: Mapping[str, Any], place: Sequence[Any], progress: Progress
+    ) -> None:
+        """Capture and stage now, write in the background, beginning with what is staged.
+
+        Args:
+            capture: gives the state.
+            header: what the manifest will say; ``reason`` is why the save is taken.
+            place: as `next_place` gave it to rank 0.
+            progress: where training stands.
 
         Raises:
             UnsupportedStateError: a value that no checkpoint can hold, on any rank.
             SaveFailedError: another rank could not stage.
             OSError: no memory to stage in.
         """
-        start = time.perf_counter()
+        start_s, slot = time.perf_counter(), Slot(*place)
 
         def begun(pending: Pending) -> None:
-            save, scratch = _Save(Slot(*place), step, pending), self._scratch
+            save, scratch = _Save(slot, progress.step, start_s, pending), self._scratch
             if scratch is None:
                 self._send(save)
             else:
                 self._near.start(save, lambda: self._write_near(save, scratch))
 
-        self._checkpointer.stage(state, header, begun)
-        self._blocked_s.append(time.perf_counter() - start)
+        self._checkpointer.stage(capture(), header, begun)
+        self._history.took(slot.path, progress, header["reason"], time.perf_counter() - start_s)
 
     def adopt(self, ref: CheckpointRef, place: Sequence[Any], step: int) -> None:
         """Save what an earlier attempt has left on the scratch alone as a checkpoint of this one, in the directory."""
-        self._send(_Save(Slot(*place), step, source=ref))
+        self._send(_Save(Slot(*place), step, time.perf_counter(), source=ref))
 
     # ---- in the background
 
@@ -176,6 +174,7 @@ class Saves:
             still_newest=lambda: self._lineage.check_claim(attempt),
             has_room=lambda: require_room(scratch, size_bytes),
         )
+        self._history.note(save.slot.path, bytes=size_bytes, **save.pending.seconds)
         self._log.debug("saved %s on %s, %d bytes", save.slot.path, scratch.url, save.pending.size_bytes)
 
     def _write_far(self, save: _Save) -> None:
@@ -188,10 +187,12 @@ class Saves:
 
         if save.pending is not None:
             save.pending.write(store, save.slot, still_newest=still_newest)
+            phases = {"bytes": save.pending.size_bytes, **save.pending.seconds}
         else:
             self._promote(save, still_newest)
+            phases = {"promote_s": time.perf_counter() - start}
         seconds = time.perf_counter() - start
-        self._written_s = max(self._written_s, seconds)
+        self._history.note(save.slot.path, **phases, durable_s=time.perf_counter() - save.taken_s)
         self._log.debug("%s is in %s after %.1f s", save.slot.path, store.url, seconds)
         self._prune(store)
         if self._scratch is not None:
@@ -309,9 +310,11 @@ class Saves:
             return False
         save, error = far
         if outcomes["far"][0] == "done":
+            self._history.note(save.slot.path, end="durable")
             self.is_protected, self._num_failed_in_a_row = True, 0
             return False
         text = outcomes["far"][1]
+        self._history.note(save.slot.path, end="failed")
         if save.source is not None:
             text = f"from {self._lineage.tiers.stores[0].locate(save.source.path)}: {text}"
         self.failed(text, error, save.step, strict=strict)
@@ -321,7 +324,8 @@ class Saves:
         """What goes the far way."""
         if word == "done":
             self._refused, self._is_near = False, True
-            return _Save(save.slot, save.step, source=CheckpointRef(save.slot.attempt, save.slot.name))
+            source = CheckpointRef(save.slot.attempt, save.slot.name)
+            return _Save(save.slot, save.step, save.taken_s, source=source)
         if not self._refused:
             assert self._scratch is not None
             self._log.warning(
@@ -333,6 +337,8 @@ class Saves:
 
     def _send(self, save: _Save) -> None:
         """The far way, in place of an older save that still waits for it."""
+        if self._waiting is not None:
+            self._history.note(self._waiting.slot.path, end="replaced")
         self._waiting = save
         self._advance()
 

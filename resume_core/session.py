@@ -39,13 +39,15 @@ from resume_core.errors import (
 )
 from resume_core.finish import Fits, finished_fit, mark
 from resume_core.framework import Framework
+from resume_core.goodput import account
+from resume_core.history import History
 from resume_core.leaving import Leaving
 from resume_core.metrics import BestWatch, metric_entries
 from resume_core.origin import ORIGIN, Origin, check_origin, find_origin
 from resume_core.policy import Changes, Keep, Preemption, SaveEvery
 from resume_core.restore import Restored, Restorer, read_key, read_origin, restore_threads
 from resume_core.saves import Saves
-from resume_core.schedule import Schedule
+from resume_core.schedule import Cadence, Schedule
 from resume_core.scratch import admit
 from resume_core.state import Ending, Progress, RunConfig
 from resume_core.storage import Attempt, CheckpointRef
@@ -98,13 +100,16 @@ class Session:
         self._checkpointer = Checkpointer(self._store, self._ranks)
         self._seen = self._lineage  # as it was when candidates were listed last
         self._fits = Fits(fit, framework.limits, lambda ref: self._seen.read_manifest(ref))
-        self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, pin=finished_fit)
+        self._history = History(self._log)
+        self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, self._history, pin=finished_fit)
+        self._cadence = Cadence(self._save, self._history, self._log)
         self._best = BestWatch(self._keep, self._log)
         self._leaving = Leaving(
-            preemption or Preemption(), self._ranks, self._lineage.tiers, self._log, lambda: self._saves.seconds
+            preemption or Preemption(), self._ranks, self._lineage.tiers, self._log, lambda: self._history.slowest_s
         )
         self._boundaries = Boundaries(
-            self._ranks, Schedule(self._save), self._saves, self._leaving.asked, self._leaving.pauses_s
+            *(self._ranks, Schedule(self._save, self._cadence), self._saves),
+            *(self._leaving.asked, self._leaving.pauses_s),
         )
         self._saved_at: int | None = None  # the batch of the newest save
         self._boundary_at: int | None = None  # that of the last boundary
@@ -173,7 +178,7 @@ class Session:
     @property
     def blocked_s(self) -> float | None:
         """Median seconds that a save of this attempt kept training waiting; None before the first."""
-        return self._saves.blocked_s
+        return self._history.blocked_s
 
     def _candidates(self) -> Iterator[CheckpointRef]:
         self._seen = self._lineage.glance()
@@ -327,6 +332,7 @@ class Session:
             return
         attempt = self._open(progress)
         self._boundaries.begin(progress)
+        self._history.begin(progress, resumed=self._restored is not None)
         if self._restored is not None:
             self._announce(self._restored, attempt)
         else:
@@ -351,11 +357,25 @@ class Session:
         tiers, size_bytes = self._lineage.tiers, restored.all_bytes if restored else self._framework.weights_bytes
         scratch = admit(tiers, attempt, size_bytes, self._ranks, self._log)
         self._saves.open(attempt, scratch, is_first=self._ranks.is_first)
+        if self._ranks.is_first:
+            self._open_history(attempt)
         if restored is not None and not self._ranks.share("the tiers", restored.is_promoted):
             place = self._ranks.agree("the copy", None, lambda _: self._saves.next_place(progress.step))
             self._saves.adopt(restored.ref, place, progress.step)
         self._attempt = attempt
         return attempt
+
+    def _open_history(self, attempt: Attempt) -> None:
+        """On rank 0. What earlier attempts have met with counts for the cadence, and for no more than that."""
+        self._history.open(self._store, attempt)
+        if self._save.mtbf_hours is None or attempt.parent is None:
+            return
+        try:
+            found = account(self._lineage.glance(), attempt.name, self._log)
+        except OSError as error:
+            self._log.info("how often this run was interrupted before is not known: %s", error)
+            return
+        self._cadence.observe(found.interruptions, found.up_s)
 
     def _announce(self, restored: Restored, attempt: Attempt) -> None:
         self._log.info(
@@ -399,6 +419,7 @@ class Session:
         if progress.is_last:
             self._boundaries.settle()
         self._boundary_at = progress.batch
+        self._history.at(progress)
         if self._leaving.is_long(self._boundaries.pauses_s, ahead) and self._saved_at != progress.batch:
             self._boundaries.request(anywhere=True)
         if self._boundaries.is_meeting(progress):
@@ -417,6 +438,7 @@ class Session:
                 place = self._ranks.agree("the last save", None, lambda _: self._saves.next_place(progress.step))
                 self._try(progress, place, "preempted")
 
+        self._history.why = why
         self._leaving.leave(why, progress.step, self._boundaries, save)
 
     def request(self) -> None:
@@ -443,6 +465,7 @@ class Session:
         """
         if self._attempt is None or self.is_over:
             return
+        self._history.at(progress)
         # the end state must not take the place of the save at the last batch: a longer run goes on from that
         self._boundaries.settle(promoted=True)
         place = self._ranks.agree("the end state", None, lambda _: self._saves.next_place(progress.step))
@@ -454,7 +477,7 @@ class Session:
     def _take(self, progress: Progress, reason: str, place: list[Any], ending: Ending | None = None) -> None:
         """Capture and stage now, write in the background."""
         header = self._header(progress, reason) | mark(self._fits.fit, ending)
-        self._saves.take(self._framework.capture(), header, place, progress.step)
+        self._saves.take(self._framework.capture, header, place, progress)
         self._saved_at = progress.batch
         self._boundaries.taken(progress)
 
@@ -470,6 +493,7 @@ class Session:
             "config": to_json(self._config),
             "provenance": dict(self._provenance),
             "preamble": dict(self._framework.preamble()),
+            "trained_s": round(self._history.trained_s, 6),
             **self._origin_fact,
         }
 
@@ -502,6 +526,7 @@ class Session:
             self._boundaries.end(error)
         finally:
             self._leaving.stop()
+            self._history.close(error)
 
 
 def _decisive(restored: Restored) -> tuple[Difference, ...]:

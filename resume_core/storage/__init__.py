@@ -3,6 +3,8 @@
 from resume_core.storage.attempt import Attempt
 from resume_core.storage.commit import CheckpointSlots, CheckpointWriter, Slot
 from resume_core.storage.digest import ALGORITHM, CHUNK_BYTES, digest_chunks
+from resume_core.storage.family import relatives
+from resume_core.storage.histories import PastAttempt, put_history, read_history
 from resume_core.storage.lineage import Lineage
 from resume_core.storage.local import LocalStore
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest, Part
@@ -29,6 +31,7 @@ __all__ = [
     "LocalStore",
     "Manifest",
     "Part",
+    "PastAttempt",
     "Pruned",
     "Sink",
     "Slot",
@@ -42,9 +45,12 @@ __all__ = [
     "digest_file",
     "open_store",
     "prune",
+    "put_history",
     "rank_file",
     "read_file",
+    "read_history",
     "read_manifest",
+    "relatives",
     "seal",
     "unseal",
     "verify",

@@ -11,6 +11,7 @@ import re
 
 __all__ = [
     "ATTEMPT_FILE",
+    "HISTORY_FILE",
     "MANIFEST_FILE",
     "MODEL_FILE",
     "WEIGHTS_FILE",
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 ATTEMPT_FILE = "attempt.json"
+HISTORY_FILE = "history.json"
+"""Beside it: what became of the attempt."""
 MANIFEST_FILE = "manifest.json"
 WEIGHTS_FILE = "weights.json"
 """In place of the manifest where retention has left nothing but the weights."""

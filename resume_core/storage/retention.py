@@ -11,9 +11,9 @@ What goes, always the manifest first, so that a kill in between leaves an uncomm
   save is brought to a tier at a time, and it is never at a lower step than what is committed there).
 
 What stays: the newest committed checkpoint, in any case; the newest of each kind of pinned ones; everything of newer
-attempts, and everything at all once one exists, since it may stand on what we would delete; ``attempt.json``, the run's
-history; attempts of another run in the same directory (no common ancestor: one of them was begun anew); attempts that
-cannot be read; every file whose name is not exactly one of ours, with its folder.
+attempts, and everything at all once one exists, since it may stand on what we would delete; ``attempt.json`` and
+``history.json``; attempts of another run in the same directory (no common ancestor: one of them was begun anew);
+attempts that cannot be read; every file whose name is not exactly one of ours, with its folder.
 
 **Thinning.** ``weights.json``, a manifest of the weights alone, is written beside the whole checkpoint; then the
 manifest goes, and the checkpoint with it; then the other files. A kill before the manifest goes leaves a whole
@@ -29,12 +29,14 @@ from dataclasses import dataclass, replace
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, SupersededError
 from resume_core.policy import Keep
 from resume_core.storage.attempt import Attempt
+from resume_core.storage.family import relatives
 from resume_core.storage.interface import Store
 from resume_core.storage.keeping import Entry, judge
 from resume_core.storage.lineage import Lineage, before
 from resume_core.storage.manifest import CheckpointRef, Manifest
 from resume_core.storage.paths import (
     ATTEMPT_FILE,
+    HISTORY_FILE,
     MANIFEST_FILE,
     MODEL_FILE,
     WEIGHTS_FILE,
@@ -162,7 +164,7 @@ def _delete_temporaries(seen: Store, store: Store, attempt: str) -> None:
             for file in _names(seen, folder):
                 if parse_temporary_name(file) is not None and is_checkpoint_file(file):
                     store.delete(join_key(folder, file))
-        elif parse_temporary_name(name) == ATTEMPT_FILE:
+        elif parse_temporary_name(name) in (ATTEMPT_FILE, HISTORY_FILE):
             store.delete(folder)
 
 
@@ -189,14 +191,14 @@ def _tasks(view: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None, odd: l
     on_line = {entry.ref.path for entry in line}
     # A line that could not be read to its end may go on in any of the older attempts.
     settled = is_whole and sum(ref.serial is not None for ref in own) >= keep.last
-    relatives = _relatives(view, attempt) if settled else set()
+    related = relatives(view, attempt.name) if settled else set()
     (store,) = view.tiers.stores
     older_ones = _older(view, attempt)
     odd += [str(error) for folder in (*older_ones, attempt.name) for error in view.lost(folder)]
     for older in older_ones:
         committed = {ref.path for ref in (*view.checkpoints(older), *(ref for ref, _ in view.weights(older)))}
         yield from ((folder, None) for folder in _uncommitted(store, older))
-        if older in relatives:
+        if older in related:
             yield from ((folder, None) for folder in sorted(committed - on_line))
     yield from ((folder, None) for folder in _own_leftovers(store, attempt.name, own))
 
@@ -240,28 +242,6 @@ def _entry(view: Lineage, ref: CheckpointRef, pin: _Pin | None) -> Entry:
         return Entry(ref, manifest.header, pin=pin and pin(manifest))
     except CorruptCheckpointError as error:
         return Entry(ref, manifest.header, problem=str(error))
-
-
-def _relatives(lineage: Lineage, attempt: Attempt) -> set[str]:
-    """Attempts that share an ancestor with ours, which makes them the same run."""
-    attempts = {other.name: other for other in lineage.attempts()}
-    ours = _ancestry(attempts, attempt.name)
-    return {name for name in attempts if ours & _ancestry(attempts, name)}
-
-
-def _ancestry(attempts: dict[str, Attempt], name: str) -> set[str]:
-    """The attempt and those it continues, each looked at once: parent and origin are mostly the same one."""
-    found, todo = set[str](), [name]
-    while todo:
-        current = todo.pop()
-        if current in found:
-            continue
-        found.add(current)
-        attempt = attempts.get(current)
-        if attempt is not None:
-            origin = attempt.restored_from.attempt if attempt.restored_from else None
-            todo += [older for older in (attempt.parent, origin) if older is not None]
-    return found
 
 
 def _uncommitted(store: Store, attempt: str) -> Iterator[str]:

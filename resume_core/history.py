@@ -1,0 +1,238 @@
+"""What became of each attempt: when it ran, how far it came, its saves with their timings, what ended it.
+
+Each attempt has one small file beside its checkpoints, ``history.json``, which rank 0 writes anew once a minute, when
+saves have ended, and at the end. It is a report and no part of the state: a run whose history cannot be written trains
+on, and one whose history is lost resumes as it did. An attempt that was killed says nothing at its end; its file is
+then at most a minute old.
+
+Times are seconds. *Trained* is the time from the first batch on without what saves have kept training waiting.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timezone
+from functools import partial
+from platform import node
+from statistics import median
+from typing import Any
+
+from resume_core.capture.provenance import mask_secrets
+from resume_core.errors import Preempted, ResumeError, SupersededError
+from resume_core.state import Progress
+from resume_core.storage import Attempt, Store, put_history
+
+__all__ = ["History"]
+
+PERIOD_S = 60.0
+"""Between two writes, while nothing else happens."""
+
+_SOON_S = 5.0  # after a save has ended: frequent saves are told of together
+_MAX_SAVES = 500  # the newest, one by one; of older ones the sum
+_RECENT = 9  # saves that say what one costs now
+_LAST_WORD_S = 5.0  # that the end of a run waits for its last write
+_MAX_WHY = 300  # characters
+
+
+class History:
+    """That of one attempt. Kept on every rank, as what saves cost is asked everywhere; written by rank 0.
+
+    Args:
+        log: where it is said that it could not be written.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, log: logging.Logger, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._clock = log, clock
+        self._start_s, self._started = clock(), _now()
+        self._begun_s: float | None = None
+        self._resumed: Progress | None = None
+        self._progress = Progress()
+        self._seen_s, self._due_s = self._start_s, self._start_s
+        self._blocked_s = self._blocked_before_s = 0.0  # by all saves, and by those before the last boundary
+        self._saves: dict[str, dict[str, Any]] = {}
+        self._earlier = {"saves": 0, "blocked_s": 0.0}
+        self._lock = threading.Lock()
+        self._writing: threading.Thread | None = None
+        self._put: Callable[[dict[str, Any]], None] | None = None
+        self._pid = 0
+        self.why: str | None = None
+        """Why the run leaves, where that is known before its end; see `close`."""
+
+    # ---- what happens
+
+    def open(self, store: Store, attempt: Attempt) -> None:
+        """Write it beside what ``attempt`` saves; on rank 0 alone."""
+        self._put = partial(put_history, store, attempt.name)
+        self._pid = os.getpid()
+        # a script whose end nobody tells us of: one with a loop of its own, or one that an exception has ended
+        atexit.register(self._at_exit)
+
+    def begin(self, progress: Progress, *, resumed: bool) -> None:
+        """Training begins, or goes on, at ``progress``."""
+        self._begun_s = self._seen_s = self._clock()
+        self._progress, self._resumed = progress, progress if resumed else None
+
+    def at(self, progress: Progress) -> None:
+        """Training stands at ``progress``; called at each boundary."""
+        self._progress, self._blocked_before_s = progress, self._blocked_s
+        self._seen_s = now_s = self._clock()
+        if now_s >= self._due_s and self._put is not None:
+            self._write()
+
+    def took(self, path: str, progress: Progress, reason: str, blocked_s: float) -> None:
+        """A save was taken; the rest of it comes with `note`, from whatever thread."""
+        self._blocked_s += blocked_s
+        facts = {"step": progress.step, "batch": progress.batch, "reason": reason, "time": _now()}
+        self.note(path, **facts, trained_s=self.trained_s, blocked_s=blocked_s)
+
+    def note(self, path: str, **facts: Any) -> None:
+        """More of a save: ``stage_s``, ``write_s``, ``commit_s``, ``promote_s``, ``durable_s``, ``bytes``, ``end``."""
+        with self._lock:
+            self._saves.setdefault(path, {"path": path}).update(facts)
+            if len(self._saves) > _MAX_SAVES:
+                dropped = self._saves.pop(next(iter(self._saves)))
+                self._earlier["saves"] += 1
+                self._earlier["blocked_s"] += dropped.get("blocked_s", 0.0)
+        if "end" in facts:
+            self._due_s = min(self._due_s, self._clock() + _SOON_S)
+
+    def close(self, error: BaseException | None) -> None:
+        """The run has ended; the last write is waited for, a little.
+
+        Args:
+            error: what ended it, None when it came to its end.
+        """
+        if self._put is None:
+            return
+        atexit.unregister(self._at_exit)
+        cause, why = _cause(error, self.why)
+        writing = self._writing
+        if writing is not None:
+            writing.join(_LAST_WORD_S)
+        self._write(cause, why)
+        self._put, writing = None, self._writing
+        if writing is not None:
+            writing.join(_LAST_WORD_S)
+
+    def _at_exit(self) -> None:
+        if os.getpid() == self._pid:
+            error = getattr(sys, "last_value", None)
+            self.why = self.why or (None if error is not None else "the script has ended")
+            self.close(error if error is not None else SystemExit())
+
+    # ---- what is known
+
+    @property
+    def trained_s(self) -> float:
+        """See the top of the module."""
+        return 0.0 if self._begun_s is None else max(self._clock() - self._begun_s - self._blocked_s, 0.0)
+
+    @property
+    def blocked_s(self) -> float | None:
+        """Median seconds that a save keeps training waiting; None before the first."""
+        return self._median("blocked_s")
+
+    @property
+    def drain_s(self) -> float | None:
+        """Median seconds from a save until the next could follow it into the directory; None before the first."""
+        return self._median("promote_s") or self._median("durable_s")
+
+    @property
+    def slowest_s(self) -> float | None:
+        """Of the recent saves the longest, from the boundary until it was in the directory; None before the first."""
+        return max(self._recent("durable_s"), default=None)
+
+    @property
+    def overhead(self) -> tuple[float, float, int] | None:
+        """Share of the time that saves on schedule have taken, seconds since the first batch, and how many there were.
+
+        None before the first of them.
+        """
+        if self._begun_s is None:
+            return None
+        with self._lock:
+            blocked = [one["blocked_s"] for one in self._saves.values() if one.get("reason") == "schedule"]
+        since_s = self._clock() - self._begun_s
+        return (sum(blocked) / since_s, since_s, len(blocked)) if blocked and since_s > 0 else None
+
+    def _recent(self, name: str) -> list[float]:
+        with self._lock:
+            return [one[name] for one in self._saves.values() if name in one][-_RECENT:]
+
+    def _median(self, name: str) -> float | None:
+        found = self._recent(name)
+        return median(found) if found else None
+
+    # ---- the file
+
+    def _fields(self, cause: str | None, why: str | None) -> dict[str, Any]:
+        resumed, at = self._resumed, self._progress
+        trained_s = 0.0 if self._begun_s is None else max(self._seen_s - self._begun_s - self._blocked_before_s, 0.0)
+        with self._lock:
+            saves = [{name: _rounded(value) for name, value in one.items()} for one in self._saves.values()]
+        return {
+            "host": node(),
+            "started": self._started,
+            "first_batch_s": None if self._begun_s is None else _rounded(self._begun_s - self._start_s),
+            "resumed": resumed and {"step": resumed.step, "batch": resumed.batch, "epoch": resumed.epoch},
+            "seen": {
+                "time": _now(),
+                "up_s": _rounded(self._clock() - self._start_s),
+                "trained_s": _rounded(trained_s),
+                "step": at.step,
+                "batch": at.batch,
+                "epoch": at.epoch,
+            },
+            "cause": cause,
+            "why": why,
+            "earlier": {name: _rounded(value) for name, value in self._earlier.items()},
+            "saves": saves,
+        }
+
+    def _write(self, cause: str | None = None, why: str | None = None) -> None:
+        """In a thread of its own, unless the last one is still at it: a slow store costs a report, no training."""
+        put = self._put
+        if put is None or (self._writing is not None and self._writing.is_alive()):
+            return
+        self._due_s = self._clock() + PERIOD_S
+        fields = self._fields(cause, why)
+        self._writing = threading.Thread(target=self._run, args=(put, fields), name="exact-resume-history", daemon=True)
+        with suppress(RuntimeError):  # no more threads at the end of the interpreter
+            self._writing.start()
+
+    def _run(self, put: Callable[[dict[str, Any]], None], fields: dict[str, Any]) -> None:
+        try:
+            put(fields)
+        except (OSError, ResumeError, RuntimeError) as error:
+            self._log.debug("the history of this attempt was not written: %s", error)
+
+
+def _cause(error: BaseException | None, why: str | None) -> tuple[str, str | None]:
+    """A word for what ended an attempt, and a sentence."""
+    if error is None:
+        return "finished", why
+    if isinstance(error, Preempted):
+        return "preempted", why
+    if isinstance(error, SupersededError):
+        return "superseded", None
+    if isinstance(error, (KeyboardInterrupt, GeneratorExit, SystemExit)):
+        return "stopped", why or type(error).__name__
+    lines = str(error).splitlines() or [""]
+    text = mask_secrets([f"{type(error).__name__}: {lines[0]}"])[0]
+    return "failed", text[:_MAX_WHY]
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 6) if isinstance(value, float) else value

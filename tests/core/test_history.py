@@ -1,0 +1,256 @@
+"""What the attempts of a run tell of themselves, and what that adds up to."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from resume_core import errors
+from resume_core.goodput import account
+from resume_core.history import History
+from resume_core.policy import Preemption, SaveEvery
+from resume_core.state import Ending, Progress
+from resume_core.storage import Lineage, open_store, put_history, read_history
+
+LOG = logging.getLogger("test")
+EVERY_2 = SaveEvery(steps=2, minutes=None)
+
+
+def lineage(directory):
+    return Lineage(open_store(directory))
+
+
+def newest(directory):
+    found = lineage(directory)
+    return read_history(found.store, found.newest().name)
+
+
+def stop(run, error=None, *, killed=False):
+    """The end of an attempt; a killed one says nothing at its end, but what it had written stays."""
+    if killed:
+        run.session._history._write()
+        run.session._history._writing.join()
+        run.session._history._put = None
+    run.session.end(error)
+
+
+def test_an_attempt_tells_when_it_ran_how_far_it_came_and_what_its_saves_took(directory, start):
+    run = start(directory, save=EVERY_2).train(5)
+    run.session.finish(Progress(step=5, batch=5, is_last=True), Ending("max_steps", {"max_steps": 5}))
+    run.session.end()
+    told = newest(directory)
+    assert (told.cause, told.resumed) == ("finished", None)
+    assert told.at == {"step": 5, "batch": 5, "epoch": 0}
+    assert told.host
+    assert 0 < told.trained_s <= told.up_s
+    assert told.first_batch_s > 0
+    assert (told.seen - told.started).total_seconds() == pytest.approx(told.up_s, abs=1)
+    assert [(save["step"], save["reason"], save["end"]) for save in told.saves] == [
+        *((0, "start", "durable"), (2, "schedule", "durable"), (4, "schedule", "durable"), (5, "end", "durable"))
+    ]
+    for save in told.saves:
+        assert min(save[name] for name in ("blocked_s", "stage_s", "write_s", "commit_s", "durable_s", "bytes")) > 0
+        assert save["stage_s"] <= save["blocked_s"]
+        assert save["durable_s"] >= save["write_s"]
+
+
+def test_the_phases_of_a_promotion_are_told(tmp_path, start):
+    run = start(str(tmp_path / "run"), scratch=str(tmp_path / "scratch"), save=EVERY_2)
+    run.train(4)
+    run.session.wait()
+    run.session.end()
+    saves = [save for save in newest(str(tmp_path / "run")).saves if save.get("end") == "durable"]
+    assert saves
+    assert all(save["promote_s"] > 0 and save["write_s"] > 0 for save in saves)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "why"),
+    [
+        (RuntimeError("CUDA out of memory\nlong"), "failed", "RuntimeError: CUDA out of memory"),
+        (
+            RuntimeError("cannot reach s3://me:pass@bucket token=abcdef"),
+            "failed",
+            "RuntimeError: cannot reach s3://***@",
+        ),
+        (KeyboardInterrupt(), "stopped", "KeyboardInterrupt"),
+        (errors.SupersededError("newer"), "superseded", None),
+        (errors.Preempted(143), "preempted", None),
+    ],
+)
+def test_what_ended_an_attempt(directory, error, cause, why, start):
+    stop(start(directory, save=EVERY_2).train(3), error)
+    told = newest(directory)
+    assert told.cause == cause
+    assert told.why == why or told.why.startswith(why)
+    assert "pass" not in str(told.why)
+    assert "abcdef" not in str(told.why)
+
+
+def test_a_run_that_leaves_says_why(directory, start):
+    run = start(directory, save=SaveEvery(minutes=None), preemption=Preemption(max_hours=1e-9))
+    with pytest.raises(errors.Preempted) as caught:
+        run.train(1)
+    run.session.end(caught.value)
+    told = newest(directory)
+    assert told.cause == "preempted"
+    assert told.why == "Preemption(max_hours=1e-09)"
+    assert account(lineage(directory), told.attempt, LOG).interruptions == 0  # nothing has failed
+
+
+def test_the_work_lost_by_a_kill_and_the_goodput(directory, start):
+    stop(start(directory, save=EVERY_2).train(5), killed=True)
+    second = start(directory, save=EVERY_2)
+    assert second.num == 4
+    stop(second.train(3), RuntimeError("no"))
+    third = start(directory, save=EVERY_2).train(2)
+    third.session.finish(Progress(step=8, batch=8, is_last=True), Ending("max_steps", {"max_steps": 8}))
+    third.session.end()
+    found = account(lineage(directory), lineage(directory).newest().name, LOG)
+    assert [share.lost_batches for share in found.shares] == [1, 1, 0]
+    assert [share.past.cause for share in found.shares] == [None, "failed", "finished"]
+    assert [share.past.resumed and share.past.resumed["step"] for share in found.shares] == [None, 4, 6]
+    assert found.interruptions == 2
+    assert found.mtbf_s == pytest.approx(sum(share.past.up_s for share in found.shares) / 2)
+    assert all(0 < share.kept_s <= share.past.trained_s for share in found.shares)
+    assert 0 < found.lost_s < found.wall_s
+    assert found.goodput == pytest.approx(found.kept_s / found.wall_s)
+
+
+def test_what_a_history_lacks_stands_in_the_manifest(directory, start):
+    run = start(directory, save=EVERY_2).train(5)
+    run.session.wait()
+    stop(run, killed=True)
+    start(directory, save=EVERY_2).session.end(RuntimeError())
+    found = lineage(directory)
+    first, second = found.attempts()
+    fields = json.loads(found.store.read(f"{first.name}/history.json"))
+    put_history(
+        found.store,
+        first.name,
+        {k: v for k, v in fields.items() if k not in ("digest", "format", "kind")} | {"saves": []},
+    )
+    share = account(found, second.name, LOG).shares[0]
+    assert share.kept_s > 0
+    assert share.lost_batches == 1
+
+
+def test_a_history_that_was_altered_is_named_and_left_out(directory, caplog, start):
+    stop(start(directory, save=EVERY_2).train(3), RuntimeError())
+    stop(start(directory, save=EVERY_2).train(3), RuntimeError())
+    found = lineage(directory)
+    first, second = found.attempts()
+    found.store.put(f"{first.name}/history.json", b"{}")
+    assert len(account(found, second.name, LOG).shares) == 1
+    assert f"{first.name}/history.json" in caplog.text
+
+
+def test_attempts_of_another_run_in_the_directory_do_not_count(directory, start):
+    stop(start(directory, save=EVERY_2).train(3), RuntimeError())
+    stop(start(directory, save=EVERY_2, resume="never").train(3), RuntimeError())
+    found = lineage(directory)
+    assert len(account(found, found.newest().name, LOG).shares) == 1
+
+
+def test_the_cadence_counts_the_interruptions_that_the_run_has_had(directory, caplog, start):
+    caplog.set_level(logging.INFO)
+    for _ in range(2):
+        stop(start(directory, save=EVERY_2).train(3), RuntimeError())
+    run = start(directory, save=SaveEvery(steps=2, minutes=None, mtbf_hours=10)).train(4)
+    run.session.end()
+    assert "2 interruptions in 0.00 h and SaveEvery(mtbf_hours=10)" in caplog.text
+    assert "the time between interruptions is 3.33 h" in caplog.text
+
+
+def test_a_history_that_cannot_be_written_costs_no_training(tmp_path, monkeypatch, start):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("resume_core.history.put_history", refuse)
+    run = start(str(tmp_path / "run"), save=EVERY_2).train(4)
+    run.session.end()
+    assert start(str(tmp_path / "run"), save=EVERY_2).num == 4
+    assert not list(tmp_path.rglob("history.json"))
+
+
+def test_a_slow_store_is_not_waited_for(tmp_path, monkeypatch):
+    release, puts = threading.Event(), []
+
+    def slow(*_):
+        puts.append(1)
+        release.wait(60)
+
+    monkeypatch.setattr("resume_core.history.put_history", slow)
+    monkeypatch.setattr("resume_core.history._LAST_WORD_S", 0.01)
+    history = History(LOG, clock=iter(range(0, 100_000, 100)).__next__)
+    history.open(None, type("Attempt", (), {"name": "attempt-0001-aaaa"}))
+    history.begin(Progress(), resumed=False)
+    for step in range(5):
+        history.at(Progress(step=step))
+    assert puts == [1]  # one at a time
+    history.close(None)
+    release.set()
+
+
+def test_frequent_saves_are_told_of_together(tmp_path, start):
+    run = start(str(tmp_path / "run"), save=SaveEvery(steps=1, minutes=None))
+    puts = []
+    put = run.session._history._put
+    run.session._history._put = lambda fields: (puts.append(1), put(fields))
+    run.train(20)
+    run.session.end()
+    assert len(puts) <= 3
+
+
+def test_only_the_newest_saves_are_kept_one_by_one(monkeypatch):
+    monkeypatch.setattr("resume_core.history._MAX_SAVES", 3)
+    history = History(LOG)
+    history.begin(Progress(), resumed=False)
+    for step in range(5):
+        history.took(f"step-{step}", Progress(step=step), "schedule", 0.5)
+    fields = history._fields(None, None)
+    assert [save["step"] for save in fields["saves"]] == [2, 3, 4]
+    assert fields["earlier"] == {"saves": 2, "blocked_s": 1.0}
+
+
+SCRIPT = """
+import logging, sys
+from resume_core.history import History
+from resume_core.state import Progress
+from resume_core.storage import Lineage, open_store
+lineage = Lineage(open_store({directory!r}))
+history = History(logging.getLogger())
+history.open(lineage.store, lineage.claim())
+history.begin(Progress(), resumed=False)
+history.at(Progress(step=3, batch=3))
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "cause", "why"),
+    [("", "stopped", "the script has ended"), ("raise ValueError('a bug')", "failed", "ValueError: a bug")],
+)
+def test_a_script_whose_end_nobody_tells_us_of(tmp_path, end, cause, why):
+    directory = str(tmp_path / "run")
+    code = SCRIPT.format(directory=directory, end=end)
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    told = newest(directory)
+    assert (told.cause, told.why, told.at["batch"]) == (cause, why, 3)
+
+
+def test_the_names_of_the_file_are_ours(tmp_path, start):
+    directory = tmp_path / "run"
+    stop(start(str(directory), save=EVERY_2).train(1), killed=True)
+    (first,) = directory.glob("attempt-*")
+    left = first / ".history.json.0123abcd.tmp"
+    left.write_bytes(b"half")
+    run = start(str(directory), save=EVERY_2).train(1)
+    run.session.end()
+    assert not left.exists()  # cleaned at the next start
+    assert (first / "history.json").exists()
