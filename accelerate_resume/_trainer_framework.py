@@ -305,6 +305,10 @@ class TrainerFramework(AcceleratorFramework):
             )
         return notes
 
+    def begin_export(self) -> list[str]:
+        """Make what checkpoints carry for exports alone; gives what they do not, one sentence each."""
+        return self._info.make_extras() if self.ranks.is_first else []
+
     def _holders(self) -> list[Any]:
         return [*super()._holders(), self.hf.trainer.lr_scheduler]
 
@@ -350,7 +354,8 @@ class TrainerFramework(AcceleratorFramework):
         state = super().capture()
         training = {**state.training, "trainer": self.hf.capture_training(), "result": self.result}
         rank = {**state.rank, "trainer": self.hf.capture_rank()}
-        return State(model=state.model, training=training, rank=rank, info={**state.info, **self._info.capture()})
+        info = {**state.info, **self._info.capture()}
+        return State(model=state.model, training=training, rank=rank, info=info, extras=self._info.extras)
 
     def apply(self, state: State) -> None:
         """Put the state into the live objects now; what hooks may still change, once more on arrival."""

@@ -166,6 +166,8 @@ class TrainerRun:
         framework.loop.is_running = True
         for note in framework.begin():
             self._log.warning("%s", note)
+        for note in framework.begin_export() if isinstance(session, Session) else []:
+            self._log.info("%s", note)
         if self._hf.foreign:
             self._folders.load(self._hf.foreign)
         return framework.first_epoch()

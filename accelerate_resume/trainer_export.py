@@ -13,19 +13,29 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers.trainer import OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+from transformers.trainer import (
+    OPTIMIZER_NAME,
+    SCALER_NAME,
+    SCHEDULER_NAME,
+    TRAINER_STATE_NAME,
+    TRAINING_ARGS_NAME,
+)
 from transformers.trainer_callback import TrainerControl, TrainerState
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_NAME
 
+from accelerate_resume._hf_arguments import rebuilt_arguments
+from accelerate_resume._hf_info import ARGUMENTS, NOTES, PIECES, TOKENIZER
 from resume_core.capture.rng import native_states
 from resume_core.state import Checkpoint
 
 __all__ = ["NAMES", "write"]
 
 _TEXTS = (CONFIG_NAME, GENERATION_CONFIG_NAME)
-_FILES = (*_TEXTS, SAFE_WEIGHTS_NAME, OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME)
+_FILES = (
+    *_TEXTS, SAFE_WEIGHTS_NAME, OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME, TRAINING_ARGS_NAME,
+)  # fmt: skip
 
-NAMES = re.compile("|".join(map(re.escape, _FILES)) + r"|rng_state(_\d+)?\.pth")
+NAMES = re.compile("|".join(map(re.escape, _FILES)) + rf"|rng_state(_\d+)?\.pth|{PIECES.pattern}", re.ASCII)
 """Of the files in the folder."""
 
 
@@ -56,7 +66,27 @@ def write(checkpoint: Checkpoint, out: Path) -> list[str]:
         name = "rng_state.pth" if len(checkpoint.ranks) == 1 else f"rng_state_{rank}.pth"
         torch.save(_random_states(own["rng"], is_alone=len(checkpoint.ranks) == 1), out / name)
     _state(checkpoint).save_to_json(str(out / TRAINER_STATE_NAME))
-    return _lost(checkpoint)
+    return [*_write_extras(checkpoint.extras, out), *_lost(checkpoint)]
+
+
+def _write_extras(extras: Mapping[str, Any], out: Path) -> list[str]:
+    """Tokenizer and arguments, as far as the checkpoint carries them."""
+    if not extras:
+        return [f"the tokenizer and {TRAINING_ARGS_NAME} are not in it: the checkpoint is of an earlier version"]
+    notes = [str(note) for note in extras[NOTES]]
+    for name, content in extras[TOKENIZER].items():
+        if PIECES.fullmatch(name) is None:
+            notes.append(f"{name!r} is no name of a tokenizer's file and was left out")
+            continue
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    if extras[ARGUMENTS] is None:
+        return [*notes, f"{TRAINING_ARGS_NAME} is not in it"]
+    args, lost = rebuilt_arguments(extras[ARGUMENTS])
+    if args is None:
+        return [*notes, f"{TRAINING_ARGS_NAME} is not in it: {'; '.join(lost)}"]
+    torch.save(args, out / TRAINING_ARGS_NAME)
+    return [*notes, *lost]
 
 
 def _untied(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -94,7 +124,7 @@ def _by_name(callbacks: Sequence[Sequence[Any]]) -> dict[str, Any]:
 
 
 def _lost(checkpoint: Checkpoint) -> list[str]:
-    notes = ["the tokenizer and training_args.bin are not in it: resume_from_checkpoint needs neither"]
+    notes = []
     if CONFIG_NAME not in checkpoint.info["files"]:
         notes.append(f"there is no {CONFIG_NAME}, as the model was no PreTrainedModel")
     if checkpoint.progress.in_window:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from resume_core.errors import ResumeError, SaveFailedError, UnsupportedStateError
-from resume_core.files import OWN, SHARED, STRUCTURE, TENSORS, CheckpointFiles
+from resume_core.files import EXTRAS, OWN, SHARED, STRUCTURE, TENSORS, CheckpointFiles
 from resume_core.image import (
     Arena,
     FileSpec,
@@ -54,7 +54,8 @@ class Pending:
 
     Attributes:
         images: files that lie in the arena, valid until the next one is staged.
-        documents: structures of small JSON files by name; they hold nothing that training changes.
+        documents: structures of small JSON files by name, or the bytes of such a file; they hold nothing that training
+            changes.
         header: what the manifest will say about it.
         ranks: those whose shares make the checkpoint.
         stage_s: seconds that staging kept training waiting, known when it is through.
@@ -72,8 +73,9 @@ class Pending:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its tensors' files."""
-        return sum(image.size_bytes for image in self.images)
+        """Bytes of the files that may be large."""
+        ready = [len(document) for document in self.documents.values() if isinstance(document, bytes)]
+        return sum(image.size_bytes for image in self.images) + sum(ready)
 
     def write(
         self,
@@ -108,7 +110,7 @@ class Pending:
             for image in self.images:
                 writer.write_file(image.name, image.buffer, image)
             for name, document in self.documents.items():
-                writer.write_file(name, dumps(document))
+                writer.write_file(name, document if isinstance(document, bytes) else dumps(document))
             timings["write_s"] = time.perf_counter() - start
 
         def header() -> Mapping[str, Any]:
@@ -213,6 +215,7 @@ class Checkpointer:
         if self._ranks.is_first:
             info = flatten(dict(state.info), lenient=True).structure
             documents[STRUCTURE] = {part: flat[part].structure for part in SHARED} | {"info": info}
+            documents |= {EXTRAS: state.extras} if state.extras else {}
         pending = Pending([], documents, header, self._ranks)
 
         def begin(images: list[Image]) -> None:

@@ -22,7 +22,7 @@ from resume_core.image import (
 from resume_core.state import State
 from resume_core.storage import CheckpointRef, FileReader, Manifest, Store, rank_file, read_file
 
-__all__ = ["OWN", "SHARED", "STRUCTURE", "TENSORS", "CheckpointFiles"]
+__all__ = ["EXTRAS", "OWN", "SHARED", "STRUCTURE", "TENSORS", "CheckpointFiles"]
 
 TENSORS = {"model": "model.safetensors", "training": "training.safetensors"}
 """The files of the parts of a state that are the same on all ranks, or nearly so."""
@@ -30,6 +30,9 @@ TENSORS = {"model": "model.safetensors", "training": "training.safetensors"}
 SHARED = tuple(TENSORS)
 STRUCTURE = "training.json"
 """The structures of those parts."""
+
+EXTRAS = "extras.json"
+"""What exports alone read, where there is anything: no restore pays for it."""
 
 OWN = "own"
 """What a rank has otherwise than rank 0 of those parts: a field of its document, and the prefix of its tensors."""
@@ -60,6 +63,17 @@ class CheckpointFiles:
         """
         found: dict[str, Any] = self.document(STRUCTURE, {*SHARED})
         return found
+
+    def extras(self) -> Any:
+        """What was saved for exports alone; empty where nothing was.
+
+        Raises:
+            CorruptCheckpointError: the file is damaged, or is something else.
+            OSError: no store that holds it can be read.
+        """
+        if all(record.name != EXTRAS for record in self.manifest.files):
+            return {}
+        return unflatten(self.document(EXTRAS, set()), {}, path=f"{self.ref.path}/{EXTRAS}")
 
     def state(
         self,

@@ -24,12 +24,15 @@ class State:
         training: everything else that is the same on all ranks; a tree of dicts, lists, tensors and plain values.
         rank: what only this rank has: RNG, positions, open gradients, running metrics; a tree likewise.
         info: recorded for people and for the config diff, never restored; may hold anything.
+        extras: a file that exports alone read, as the JSON text that `resume_core.image.dumps` gives; of rank 0, and
+            empty for none. It is written at each save and costs training nothing: hand over the same object each time.
     """
 
     model: Mapping[str, torch.Tensor]
     training: Mapping[str, Any]
     rank: Mapping[str, Any]
     info: Mapping[str, Any] = field(default_factory=dict)
+    extras: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Checkpoint:
         training: as in `State`; of rank 0.
         ranks: of each rank, in order, what only it had.
         info: as in `State`; what is not plain stands there as `resume_core.image.Recorded`.
+        extras: what was in that file, likewise; empty for none.
     """
 
     progress: Progress
@@ -49,6 +53,7 @@ class Checkpoint:
     training: Mapping[str, Any]
     ranks: Sequence[Mapping[str, Any]]
     info: Mapping[str, Any]
+    extras: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)  # not frozen, which takes 2 us more to make: one is made for every batch

@@ -38,7 +38,7 @@ WEIGHTS_FILE = "weights.json"
 """In place of the manifest where retention has left nothing but the weights."""
 MODEL_FILE = "model.safetensors"
 
-_SHARED_FILES = frozenset({MODEL_FILE, "training.safetensors", "training.json"})
+_SHARED_FILES = frozenset({MODEL_FILE, "training.safetensors", "training.json", "extras.json"})
 _RANK_SUFFIXES = (".safetensors", ".json")
 
 _ATTEMPT = re.compile(r"attempt-([0-9]{4,9})-([0-9a-f]{4})", re.ASCII)

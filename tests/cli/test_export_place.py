@@ -56,6 +56,19 @@ def test_a_folder_takes_the_place_of_an_earlier_export_and_of_nothing_else(tmp_p
     assert [path.name for path in out.parent.iterdir()] == ["out"]
 
 
+def test_a_folder_in_an_export_is_one_of_its_own_or_somebody_elses(tmp_path):
+    names = re.compile(r"a\.bin|sub/a\.bin")
+    out = tmp_path / "out"
+    for folder in (".", "sub"):
+        write_folder(out / folder, "mine")
+    output.check_place(out, force=True, names=names)
+    for folder in ("other", "sub/deep"):
+        write_folder(out / folder, "mine")
+    (out / "empty").mkdir()
+    with pytest.raises(FileExistsError, match=r"holds empty, other, sub, which no export wrote"):
+        output.check_place(out, force=True, names=names)
+
+
 def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path):
     write_folder(tmp_path / "elsewhere", "mine")
     (tmp_path / "out").symlink_to(tmp_path / "elsewhere")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +15,8 @@ from safetensors.torch import load_file, load_model
 from resume_core import files, register_leaf
 from resume_core.checkpointer import Checkpointer
 from resume_core.errors import CorruptCheckpointError, UnsupportedStateError
-from resume_core.image import leaves
+from resume_core.files import CheckpointFiles
+from resume_core.image import dumps, flatten, leaves
 from resume_core.state import State
 from resume_core.storage import CheckpointSlots, Lineage, commit, open_store
 from resume_core.writer import Writer
@@ -98,6 +101,20 @@ def test_information_is_recorded_and_never_restored(place):
     with open(f"{place.folder(ref)}/training.json") as file:
         assert json.load(file)["info"]["hparams"]["lr"] == 0.1
     assert Checkpointer(place.store).read(ref, manifest).info == {}
+
+
+def test_extras_are_a_file_that_no_restore_reads_and_none_where_there_are_none(place):
+    state = make_state(Tied())
+    ref, manifest = place.save(state)
+    assert CheckpointFiles([place.store], ref, manifest).extras() == {}
+    extras = dumps(flatten({"vocab.txt": "one\ntwo", "spiece.model": b"\xff"}).structure)
+    ref, manifest = place.save(dataclasses.replace(state, extras=extras))
+    assert (Path(place.folder(ref)) / "extras.json").read_bytes() == extras
+    assert CheckpointFiles([place.store], ref, manifest).extras() == {"vocab.txt": "one\ntwo", "spiece.model": b"\xff"}
+    (Path(place.folder(ref)) / "extras.json").write_bytes(b"damaged")
+    assert Checkpointer(place.store).read(ref, manifest).extras == b""
+    with pytest.raises(CorruptCheckpointError, match=r"extras\.json"):
+        CheckpointFiles([place.store], ref, manifest).extras()
 
 
 def test_a_failed_write_leaves_no_files(place, monkeypatch):

@@ -52,7 +52,7 @@ class Writer:
     Attributes:
         write: given a checkpoint and a path at which nothing is, writes a file or a folder there, and returns what it
             does not hold, one sentence each.
-        names: of the files in such a folder; None when it is one file.
+        names: of the files in such a folder, relative to it; None when it is one file.
     """
 
     write: Callable[[Checkpoint, Path], list[str]]

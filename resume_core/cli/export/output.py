@@ -34,11 +34,20 @@ def check_place(out: Path, *, force: bool, names: re.Pattern[str] | None) -> Non
         return
     if not out.is_dir():
         raise FileExistsError(f"{out} is a file and the export is a folder: choose another place")
-    foreign = sorted(path.name for path in out.iterdir() if path.is_dir() or names.fullmatch(path.name) is None)
+    foreign = sorted(name for path in out.iterdir() for name in _foreign(path, names))
     if foreign:
         raise FileExistsError(
             f"{out} holds {', '.join(foreign[:5])}, which no export wrote: --force replaces exports alone"
         )
+
+
+def _foreign(path: Path, names: re.Pattern[str]) -> list[str]:
+    """The names below ``path`` that no export writes; it may have folders with files in them, and nothing deeper."""
+    if not path.is_dir():
+        return [] if names.fullmatch(path.name) else [path.name]
+    inside = [] if path.is_symlink() else list(path.iterdir())
+    are_ours = [not file.is_dir() and names.fullmatch(f"{path.name}/{file.name}") for file in inside]
+    return [] if inside and all(are_ours) else [path.name]
 
 
 @contextlib.contextmanager
@@ -96,11 +105,13 @@ def _remove(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
     if path.is_dir():
+        for child in sorted(path.iterdir()):
+            _sync(child)
         _sync_folder(path)
+        return
+    with path.open("rb") as opened:
+        os.fsync(opened.fileno())
 
 
 def _sync_folder(path: Path) -> None:

@@ -73,7 +73,7 @@ class Source:
         first = files.state(0, structure=structure)
         ranks = [first.rank, *(files.rank(rank) for rank in range(1, self.manifest.world_size))]
         info = unflatten(structure.get("info", {}), {}, path=self.ref.path)
-        return Checkpoint(self.progress, first.model, first.training, ranks, info)
+        return Checkpoint(self.progress, first.model, first.training, ranks, info, files.extras())
 
     def weights(self) -> FileReader:
         """A reader of the file of the weights.
