@@ -89,7 +89,7 @@ def wall_per_work(interval_s: float, cost_s: float, mtbf_s: float, restart_s: fl
         restart_s: that an interruption costs beside the training that is lost: the machine, the start, the restore, and
             the time until a save is durable.
     """
-    with_saves = (interval_s + cost_s) / mtbf_s
-    if with_saves > 500:  # exp overflows; no such run ends
+    with_saves, restart = (interval_s + cost_s) / mtbf_s, restart_s / mtbf_s
+    if with_saves + restart > 500:  # exp overflows; no such run ends
         return math.inf
-    return mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1(with_saves) / interval_s
+    return mtbf_s * math.exp(restart) * math.expm1(with_saves) / interval_s

@@ -8,17 +8,19 @@ from __future__ import annotations
 import enum
 import importlib
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-__all__ = ["DemoFramework", "ExportFormat", "Plugin", "app", "demo", "export", "main"]
+from resume_core.cli.options import StorageOptions, parse_storage_options
+from resume_core.cli.plan.command import plan
+
+__all__ = ["DemoFramework", "ExportFormat", "Plugin", "app", "demo", "export", "main", "plan"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -97,16 +99,6 @@ class ExportFormat(str, enum.Enum):
     safetensors = "safetensors"
 
 
-def _parse_options(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"the storage options are no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise typer.BadParameter("the storage options must be a JSON object, as in '{\"anon\": true}'")
-    return found
-
-
 @app.command()
 def export(
     url: Annotated[str, typer.Argument(help="A run's directory, an attempt in it, or one checkpoint; local or a URL.")],
@@ -114,9 +106,7 @@ def export(
     format: Annotated[ExportFormat, typer.Option(help="The run's own framework, or safetensors: the weights alone.")],
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
     scratch: Annotated[str | None, typer.Option(help="The run's scratch, where copies may lie.")] = None,
-    storage_options: Annotated[
-        str, typer.Option(help="JSON for fsspec.", envvar="EXACT_RESUME_STORAGE_OPTIONS", show_default=False)
-    ] = "{}",
+    storage_options: StorageOptions = "{}",
     imports: Annotated[
         list[str] | None, typer.Option("--import", help="A module that calls register_leaf; may be given again.")
     ] = None,
@@ -125,7 +115,7 @@ def export(
 
     Of a run, or of an attempt, it is the newest. Exit code 0: written. 1: it could not be, and nothing was left.
     """
-    options = _parse_options(storage_options)
+    options = parse_storage_options(storage_options)
     from resume_core.cli.export import Request
     from resume_core.cli.export import export as write
     from resume_core.errors import ResumeError
@@ -149,3 +139,6 @@ def _import_all(modules: list[str] | tuple[str, ...]) -> None:
         sys.path.insert(0, os.getcwd())
     for module in modules:
         importlib.import_module(module)
+
+
+app.command()(plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from resume_core.errors import CorruptCheckpointError
@@ -22,8 +23,8 @@ class PastAttempt:
     Attributes:
         attempt: its folder.
         host: where rank 0 ran.
-        started: when its start began, by that host's clock, as ISO 8601.
-        seen: when it was heard of last, likewise.
+        started: when its start began, by that host's clock.
+        seen: when it was heard of last.
         up_s: from the one to the other, by a clock that nobody sets.
         first_batch_s: from the start until training began; None when that never came.
         trained_s: from the first batch on, without what saves kept waiting.
@@ -38,8 +39,8 @@ class PastAttempt:
 
     attempt: str
     host: str
-    started: str
-    seen: str
+    started: datetime
+    seen: datetime
     up_s: float
     first_batch_s: float | None
     trained_s: float
@@ -78,8 +79,8 @@ def read_history(store: Store, attempt: str) -> PastAttempt | None:
         return PastAttempt(
             attempt=fields.text("attempt"),
             host=fields.text("host"),
-            started=fields.text("started"),
-            seen=str(seen["time"]),
+            started=datetime.fromisoformat(fields.text("started")),
+            seen=datetime.fromisoformat(seen["time"]),
             up_s=float(seen["up_s"]),
             first_batch_s=None if fields.value("first_batch_s") is None else float(fields.value("first_batch_s")),
             trained_s=float(seen["trained_s"]),

@@ -51,6 +51,7 @@ def test_the_optimum_where_nothing_is_in_its_way():
 
 def test_a_run_that_never_ends_costs_infinitely_much():
     assert wall_per_work(1e9, 1, 1) == math.inf
+    assert wall_per_work(1, 1, 1, restart_s=1e9) == math.inf
 
 
 @pytest.mark.parametrize(("cost_s", "mtbf_s", "cap"), [(-1, 100, 0.01), (1, 0, 0.01), (1, 100, 0), (1, 100, 1)])
