@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 from resume_core.errors import CorruptCheckpointError, ResumeError
 from resume_core.storage import CheckpointRef, Lineage, PastAttempt, read_history, relatives
@@ -83,12 +84,21 @@ def read_histories(lineage: Lineage, attempt: str, log: logging.Logger) -> list[
     for name in names:
         try:
             past = read_history(lineage.store, name)
-        except CorruptCheckpointError as error:
-            log.warning("%s", error)
-            continue
-        if past is not None:
-            found.append(past)
+            if past is not None:
+                _wall_s(past, past)
+                found.append(past)
+        except (CorruptCheckpointError, ValueError) as error:
+            log.warning("the history of %s is left out: %s", name, error)
     return found
+
+
+def _wall_s(first: PastAttempt, last: PastAttempt) -> float:
+    """From the start of one until the other was heard of last; below 0 where clocks were set meanwhile.
+
+    Raises:
+        ValueError: that is no time.
+    """
+    return (datetime.fromisoformat(last.seen) - datetime.fromisoformat(first.started)).total_seconds()
 
 
 def account(lineage: Lineage, attempt: str, log: logging.Logger) -> Account:
@@ -102,7 +112,7 @@ def account(lineage: Lineage, attempt: str, log: logging.Logger) -> Account:
     shares = tuple(
         _share(lineage, past, kept_at.get(past.attempt), is_newest=past.attempt == attempt) for past in histories
     )
-    wall_s = (histories[-1].seen - histories[0].started).total_seconds() if histories else 0.0
+    wall_s = max(_wall_s(histories[0], histories[-1]), 0.0) if histories else 0.0
     kept_s, lost_s = sum(one.kept_s for one in shares), sum(one.lost_s for one in shares)
     ended = [past for past in histories if past.attempt != attempt or past.cause is not None]
     up_s = sum(past.up_s for past in histories)

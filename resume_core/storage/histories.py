@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from resume_core.errors import CorruptCheckpointError
@@ -23,8 +22,8 @@ class PastAttempt:
     Attributes:
         attempt: its folder.
         host: where rank 0 ran.
-        started: when its start began, by that host's clock.
-        seen: when it was heard of last.
+        started: when its start began, by that host's clock, as ISO 8601.
+        seen: when it was heard of last, likewise.
         up_s: from the one to the other, by a clock that nobody sets.
         first_batch_s: from the start until training began; None when that never came.
         trained_s: from the first batch on, without what saves kept waiting.
@@ -39,8 +38,8 @@ class PastAttempt:
 
     attempt: str
     host: str
-    started: datetime
-    seen: datetime
+    started: str
+    seen: str
     up_s: float
     first_batch_s: float | None
     trained_s: float
@@ -79,8 +78,8 @@ def read_history(store: Store, attempt: str) -> PastAttempt | None:
         return PastAttempt(
             attempt=fields.text("attempt"),
             host=fields.text("host"),
-            started=datetime.fromisoformat(fields.text("started")),
-            seen=datetime.fromisoformat(seen["time"]),
+            started=fields.text("started"),
+            seen=str(seen["time"]),
             up_s=float(seen["up_s"]),
             first_batch_s=None if fields.value("first_batch_s") is None else float(fields.value("first_batch_s")),
             trained_s=float(seen["trained_s"]),

@@ -12,6 +12,7 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from resume_core.cli.plan.sizes import MODEL, TRAINING, Part
@@ -200,8 +201,10 @@ def _pace(attempts: Sequence[PastAttempt]) -> dict[str, Any]:
 
 
 def _interruptions(past: Account, attempts: Sequence[PastAttempt]) -> dict[str, Any]:
+    # that both are times is what `account` has checked
     restarts = [
-        (after.started - before.seen).total_seconds() + after.first_batch_s
+        (datetime.fromisoformat(after.started) - datetime.fromisoformat(before.seen)).total_seconds()
+        + after.first_batch_s
         for before, after in itertools.pairwise(attempts)
         if after.resumed is not None and after.first_batch_s is not None
     ]
