@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from crafted import tree
 from planned_runs import SIZES, Attempt, directory
+from rich.console import Console
 from typer.testing import CliRunner
 from walks import Start
 
@@ -18,6 +20,7 @@ from resume_core.cli import app
 from resume_core.cli.plan.advice import make_plan
 from resume_core.cli.plan.costs import costs_of
 from resume_core.cli.plan.inputs import Given, resolve
+from resume_core.cli.plan.terminal import print_plan
 
 
 def invoke(*arguments, width=80):
@@ -263,6 +266,15 @@ def test_nothing_is_cut_in_a_terminal(width):
     assert sum(line.startswith(">") for line in lines) == 1
     assert "SaveEvery(minutes=8.1)" in output
     assert lines[2].startswith("Save every 8.1 min.")
+
+
+def test_a_terminal_that_knows_ascii_alone_gets_ascii():
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    print_plan(make_plan(resolve(Given(parameters=10**9), None)), Console(file=out, width=40))
+    out.flush()
+    assert b"# saving  + training again  . restarting" in out.buffer.getvalue().replace(b"\n", b" ").replace(
+        b"   ", b""
+    )
 
 
 def test_the_readme_shows_what_the_command_prints():

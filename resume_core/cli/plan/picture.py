@@ -12,6 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from resume_core.cli.plan.advice import Plan
 from resume_core.cli.plan.costs import named_points
+from resume_core.cli.plan.tables import a_day
 from resume_core.cli.plan.units import show_seconds, show_share
 
 __all__ = ["draw"]
@@ -24,7 +25,7 @@ _NAMES = {"saving": "saving", "again": "training again what was lost", "restarti
 _STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: small, and read aloud
     "svg.hashsalt": "exact-resume",  # one plan, one file
-    "font.family": "sans-serif",
+    "font.family": "DejaVu Sans",
     "font.size": 12,
     "hatch.linewidth": 0.6,
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _INK),
@@ -40,6 +41,7 @@ def draw(plan: Plan) -> str:
         axes = figure.add_subplot()
         top = _shares(axes, plan)
         _times(axes, plan)
+        _prices(axes, plan)
         _marks(axes, plan, top)
         handles = axes.get_legend_handles_labels()[0]
         figure.legend(handles=handles[::-1], loc="outside upper center", ncols=2, frameon=False)
@@ -66,6 +68,15 @@ def _shares(axes: Any, plan: Plan) -> float:
         axes.axvspan(seconds[0], impossible[-1], label="more often than the store can take it", **_IMPOSSIBLE)
     axes.spines[["top", "right"]].set_visible(False)
     return top
+
+
+def _prices(axes: Any, plan: Plan) -> None:
+    """The same as money a day, or as GPU time."""
+    each, name, _ = a_day(plan)
+    right = axes.secondary_yaxis("right", functions=(lambda share: share * each, lambda amount: amount / each))
+    right.set_ylabel(f"{name} a day")
+    right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    right.spines["right"].set_visible(False)
 
 
 def _times(axes: Any, plan: Plan) -> None:
@@ -102,4 +113,5 @@ def _embedded(svg: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     for colour, name in _COLOURS.items():
         svg = svg.replace(colour, name)
-    return re.sub(r"font: ([^;\"]*?)12px [^;\"]*", r"font: \g<1>12px sans-serif", svg)
+    # laid out in the font that matplotlib brings; shown in the one of the page, which is no wider
+    return re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", svg)

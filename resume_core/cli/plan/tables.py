@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from resume_core.cli.plan.advice import Plan
 from resume_core.cli.plan.costs import named_points
 from resume_core.cli.plan.units import show_bytes, show_money, show_seconds, show_share
 
-__all__ = ["cost_table", "input_table", "size_table", "space_table"]
+__all__ = ["a_day", "cost_table", "input_table", "size_table", "space_table"]
 
 Table = list[tuple[str, ...]]
 """Rows of cells, the first row is the heading."""
@@ -48,6 +50,14 @@ def cost_table(plan: Plan) -> Table:
     rows.append(("an interruption costs", *(show_seconds(p.loss_s) for p in found)))
     rows.append(("  at most", *(show_seconds(p.worst_loss_s) for p in found)))
     return rows
+
+
+def a_day(plan: Plan) -> tuple[float, str, Callable[[float], str]]:
+    """What losing all of a day costs, in which unit, and how that is shown: money, else hours of all GPUs."""
+    inputs = plan.inputs
+    if inputs.price is not None:
+        return 24 * inputs.gpus * inputs.price, "money", show_money
+    return 24.0 * inputs.gpus, "GPU-hours" if inputs.gpus > 1 else "hours", lambda hours: show_seconds(hours * 3600)
 
 
 def input_table(plan: Plan) -> Table:

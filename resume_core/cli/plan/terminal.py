@@ -8,14 +8,16 @@ from rich.text import Text
 
 from resume_core.cli.plan.advice import Plan
 from resume_core.cli.plan.costs import Point, ladder
-from resume_core.cli.plan.tables import cost_table, input_table, size_table, space_table
+from resume_core.cli.plan.tables import a_day, cost_table, input_table, size_table, space_table
 from resume_core.cli.plan.units import show_seconds, show_share
 
 __all__ = ["print_plan"]
 
-_LABEL, _SHARE = 8, 22  # columns beside the bars
+_LABEL = 8  # columns
+_LEAST = 10  # of a bar, however narrow the terminal is
 # each kind of loss has a sign of its own, so that nothing depends on colours
-_KINDS = (("saving", "█", "cyan"), ("again", "▓", "yellow"), ("restarting", "░", "magenta"))
+_KINDS = (("saving", "cyan"), ("again", "yellow"), ("restarting", "magenta"))
+_SIGNS, _PLAIN_SIGNS = "█▓░→", "#+.>"  # one for each kind, and that a bar goes on
 _NAMES = {"saving": "saving", "again": "training again", "restarting": "restarting"}
 
 
@@ -51,25 +53,32 @@ def _table(rows: list[tuple[str, ...]]) -> Table:
 
 def _print_bars(plan: Plan, console: Console) -> None:
     rungs = ladder(plan.costs, plan.inputs)
-    width = min(console.width, 100) - _LABEL - _SHARE
+    each, unit, show = a_day(plan)
+    said = [_said(name, point, show(point.lost * each)) for name, point in rungs]
+    width = max(min(console.width, 100) - _LABEL - 4 - max(map(len, said)), _LEAST)
+    signs = _SIGNS if console.encoding.startswith("utf") else _PLAIN_SIGNS
     # beyond four times the least loss the shape is told by the number
     full = min(max(point.lost for _, point in rungs), max(plan.costs.best.lost * 4, 1e-9))
-    heading = Text("of the time is lost, saving every:  ")
-    for key, sign, colour in _KINDS:
-        heading.append(f"{sign} {_NAMES[key]}  ", style=colour)
-    console.print(heading)
-    for name, point in rungs:
-        console.print(_bar(name, point, width / full, width))
+    console.print(f"lost of the time, and {unit} a day, saving every", style="bold")
+    legend = Text(" " * (_LABEL + 3))
+    for (key, colour), sign in zip(_KINDS, signs, strict=False):
+        legend.append(f"{sign} {_NAMES[key]}  ", style=colour)
+    console.print(legend)
+    for (name, point), text in zip(rungs, said, strict=True):
+        console.print(_bar(point, width / full, width, signs, is_plan=name == "plan").append(text))
 
 
-def _bar(name: str, point: Point, scale: float, width: int) -> Text:
-    label = f"{'>' if name == 'plan' else ' '} {show_seconds(point.interval_s):>{_LABEL}} "
-    line = Text(label, style="bold" if name == "plan" else "")
+def _said(name: str, point: Point, price: str) -> str:
+    slow = "" if point.is_possible else "store too slow"
+    return f"{show_share(point.lost):<7} {price:<7} {name} {slow}".rstrip()
+
+
+def _bar(point: Point, scale: float, width: int, signs: str, *, is_plan: bool) -> Text:
+    label = f"{'>' if is_plan else ' '} {show_seconds(point.interval_s):>{_LABEL}} "
+    line = Text(label, style="bold" if is_plan else "")
     end, total = 0, 0.0
-    for key, sign, colour in _KINDS:
+    for (key, colour), sign in zip(_KINDS, signs, strict=False):
         total += getattr(point, key)
         begin, end = end, min(round(total * scale), width)
         line.append(sign * (end - begin), style=colour)
-    cut = "→" if total * scale > width + 0.5 else " "
-    said = name if point.is_possible else f"{name} (the store is too slow)".strip()
-    return line.append(f"{cut}{show_share(point.lost)}  {said}".rstrip())
+    return line.append(signs[-1] if total * scale > width + 0.5 else " ")
