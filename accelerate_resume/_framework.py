@@ -53,12 +53,14 @@ class AcceleratorFramework:
         self._accelerated = Accelerated(accelerator)
         self._boundary = boundary
         self.tracker: Tracker = ScriptTracker(
-            self._reach, self._arrive, is_foreign=lambda: self._accelerated.iterates_unknown
+            self._reach, self._arrive, self._strand, is_foreign=lambda: self._accelerated.iterates_unknown
         )
         self.counters = Counters({})
         self.tracked: dict[str, Any] = {}
         self.limits: Mapping[str, float] = {}
         self.seed = Fact(None, "info")
+        self.stranded: Callable[[Progress, BaseException], None] = lambda progress, error: None
+        """Called when an exception came while a batch was fetched, right behind a boundary."""
         self._data_facts: dict[str, Fact] = {}
         self._key: int | None = None
         self._late: dict[str, Any] = {}
@@ -164,6 +166,9 @@ class AcceleratorFramework:
             mine = [counts.step, counts.batch]
             counts.step, counts.batch = self.ranks.agree("the end of an epoch", mine, lambda all_: [*map(max, *all_)])
         self._boundary(self.progress)
+
+    def _strand(self, error: BaseException) -> None:
+        self.stranded(self.progress, error)
 
     # ---- Framework
 

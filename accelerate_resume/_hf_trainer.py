@@ -46,6 +46,7 @@ class Calls:
         enter_epoch: an epoch begins, or goes on.
         leave_epoch: all of an epoch is done.
         before_window: the batches of a window are about to be taken.
+        stranded: an exception came while they were.
         before_batch: a batch inside a window is about to be trained on.
         after_batch: its gradients are there.
         is_through: the loop over epochs is through.
@@ -57,6 +58,7 @@ class Calls:
     enter_epoch: Callable[[int], None]
     leave_epoch: Callable[[], None]
     before_window: Callable[[], None]
+    stranded: Callable[[BaseException], None]
     before_batch: Callable[[], None]
     after_batch: Callable[[], None]
     is_through: Callable[[], None]
@@ -203,7 +205,11 @@ class HfTrainer(HfState):
     ) -> Any:
         self.calls.before_window()
         saved = self._saved_window
-        samples, num_items = plain(epoch_iterator, num_batches if saved is None else saved.left, *args, **kwargs)
+        try:
+            samples, num_items = plain(epoch_iterator, num_batches if saved is None else saved.left, *args, **kwargs)
+        except BaseException as error:
+            self.calls.stranded(error)
+            raise
         self.window = Window(num_items, len(samples), len(samples)) if saved is None else saved
         return samples, self.window.num_items
 

@@ -61,6 +61,7 @@ class Tracker:
     Attributes:
         boundary: called at each, with whether it is the end of an epoch and nothing is trained after it.
         arrive: called when the moment is there that the run goes on from.
+        stranded: called when an exception came while a batch was fetched, right behind a boundary.
         loaders: by slot.
         counts: how far the run is.
         is_running: between the start of the run and its end.
@@ -71,6 +72,7 @@ class Tracker:
 
     boundary: Callable[[bool, bool], None]
     arrive: Callable[[], None]
+    stranded: Callable[[BaseException], None] = lambda error: None
     loaders: dict[int, TrackedLoader] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     is_running: bool = False
@@ -81,6 +83,7 @@ class Tracker:
     _opened: list[tuple[TrackedLoader, Pass]] = field(default_factory=list)
     _destination: Place | None = None
     _num_asked: int = 0
+    _num_boundaries: int = 0
     _next_slot: int = 0
     _slot_of_epoch: int = 0
     _saved: dict[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -198,6 +201,7 @@ class Tracker:
         if one.over or (one.at_end and not one.begun):
             self._ask_over(loader, one)
             raise StopIteration
+        num_boundaries = self._num_boundaries
         self._before_fetch(loader, one)
         first = not one.begun
         if first:
@@ -207,6 +211,10 @@ class Tracker:
             batch = loader.prepared.fetch_again(iterator.fetch) if goes_on else iterator.fetch()
         except StopIteration:
             self._ended(loader, one)
+            raise
+        except BaseException as error:
+            if not first and self._num_boundaries > num_boundaries:
+                self.stranded(error)
             raise
         if first:
             loader.begun(one)
@@ -264,7 +272,7 @@ class Tracker:
 
     def _reach(self, place: Place) -> None:
         if self._destination is None:
-            self._here = place
+            self._here, self._num_boundaries = place, self._num_boundaries + 1
             ends_epoch = self.finds_epochs and place.kind == AT_END and place.slot == self.counts.epoch_slot
             self.boundary(ends_epoch, False)
 

@@ -224,6 +224,7 @@ class TrainerFramework(AcceleratorFramework):
             enter_epoch=loop.begin_pass,
             leave_epoch=self._leave_epoch,
             before_window=lambda: loop.reach(AT_FETCH),
+            stranded=self._strand,
             before_batch=lambda: loop.reach(AT_FETCH),
             after_batch=loop.count_batch,
             is_through=loop.arrive_now,

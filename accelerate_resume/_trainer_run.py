@@ -132,6 +132,7 @@ class TrainerRun:
         else:
             options = {"log": self._log, "fit": self._fit, **self._options}
             self._session = Session(framework, self._directory, **options)
+            framework.stranded = self._session.stranded
         return self._find(self._given) if self._given else None
 
     def _find(self, given: str | bool) -> str | None:

@@ -293,6 +293,7 @@ class ResumePlugin:
         if self._directory is None:
             return framework, self._ask(framework)
         session = self._session = Session(framework, self._directory, log=self._log, **self._options)
+        framework.stranded = session.stranded
         self._run(framework, session)
         return framework, session
 

@@ -1,7 +1,8 @@
 """The loaders of a Trainer's fit: asked for once, set up by Lightning, taken over, given back.
 
 Internals used (Lightning 2.6): ``fit_loop._data_source``, ``_combined_loader`` and ``_data_fetcher``,
-``val_loop._combined_loader``, ``_request_dataloader`` and ``_DataLoaderSource``.
+``val_loop._combined_loader``, ``_request_dataloader``, ``_DataLoaderSource``, and that ``epoch_loop.advance`` calls
+``next`` of the fetcher.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from lightning_resume._loaders import TrainLoaders, attach
 from lightning_resume._package import package_of
 from resume_core.ranks import Ranks
 
-__all__ = ["Data"]
+__all__ = ["Data", "came_from_fetch"]
 
 _VALIDATION_SLOTS = 1000
 
@@ -121,3 +122,14 @@ class Data:
         for handle in filter(None, self._validation):
             handle.release()
         self._validation = []
+
+
+def came_from_fetch(error: BaseException, fetcher: Any) -> bool:
+    """Whether ``epoch_loop.advance`` has raised ``error`` in fetching a batch, before any hook has seen that."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        here, below = trace.tb_frame, trace.tb_next.tb_frame
+        if here.f_code.co_name == "advance" and below.f_code.co_name == "__next__":
+            return below.f_locals.get("self") is fetcher
+        trace = trace.tb_next
+    return False

@@ -22,7 +22,7 @@ _NEEDED = {
         "_last_train_dl_reload_epoch",
     ),
     "fit_loop.epoch_loop": (
-        "on_run_start", "on_advance_end", "reset", "reset_restart_stage", "batch_progress", "val_loop", "_results",
+        "on_run_start", "advance", "on_advance_end", "reset", "reset_restart_stage", "batch_progress", "val_loop", "_results",
         "_should_accumulate", "_num_ready_batches_reached", "automatic_optimization", "max_steps",
     ),
     "fit_loop.epoch_loop.val_loop": (

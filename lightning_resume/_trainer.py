@@ -32,7 +32,7 @@ from lightning_resume._averaging import (
     take_back_last_epoch,
 )
 from lightning_resume._callbacks import model_checkpoints
-from lightning_resume._data import Data
+from lightning_resume._data import Data, came_from_fetch
 from lightning_resume._ddp import bucket_layout, ranks_of
 from lightning_resume._description import describe
 from lightning_resume._embedding import Embedding, state_of
@@ -114,6 +114,7 @@ class TrainerAdapter:
         first_fetch: Callable[[Progress], None],
         boundary: Callable[[Progress, Collection[str]], bool],
         pause: Callable[[str], contextlib.AbstractContextManager[None]],
+        stranded: Callable[[Progress, BaseException], None],
         finish: Callable[[Progress, Ending], None],
         starts_from: Callable[[Any, bool], bool],
         loaded: Callable[[dict[str, Any], str], None],
@@ -129,6 +130,7 @@ class TrainerAdapter:
             first_fetch: the first batch is about to be fetched; everything restored is in place.
             boundary: a batch and all that follows it is done, and which kinds of pause are ahead; True ends training.
             pause: a block that may last, by its kind.
+            stranded: an exception came while a batch was fetched, which nothing was begun of.
             finish: training is over, and so are all hooks at its end.
             starts_from: whether a ``ckpt_path`` is to be loaded; the second argument says whether the user named it.
             loaded: it was read, and nothing of it applied yet.
@@ -142,6 +144,7 @@ class TrainerAdapter:
             "first_fetch": first_fetch,
             "boundary": boundary,
             "pause": pause,
+            "stranded": stranded,
             "finish": finish,
             "starts_from": starts_from,
             "loaded": loaded,
@@ -168,6 +171,7 @@ class TrainerAdapter:
         self.around(
             self._epoch, "on_run_start", lambda plain, fetcher: self._run_start(plain, fetcher, hooks["first_fetch"])
         )
+        self.around(self._epoch, "advance", self._advance)
         self._shadows.after(self._epoch, "on_advance_end", lambda: self._boundary(hooks["boundary"]))
         self._shadows.after(self._fit, "on_run_end", lambda: hooks["finish"](self.progress(), ending(self.trainer)))
         self.around(validation, "setup_data", lambda plain: self._data.set_up_validation(plain))
@@ -505,6 +509,16 @@ class TrainerAdapter:
         ahead = [_EPOCH_END] * progress.ends_epoch + [_VALIDATION] * validates_next(self.trainer)
         if boundary(progress, ahead):
             self.stop()
+
+    def _advance(self, plain: Callable[[Any], None], fetcher: Any) -> None:
+        try:
+            plain(fetcher)
+        except StopIteration:  # the end of the epoch
+            raise
+        except BaseException as error:
+            if came_from_fetch(error, fetcher):
+                self._hooks["stranded"](self.progress(), error)
+            raise
 
     def _validate(self, plain: Callable[[], Any]) -> Any:
         is_check = self.trainer.sanity_checking

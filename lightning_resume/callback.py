@@ -167,6 +167,7 @@ class ResumeCallback(Callback):
             first_fetch=session.begin,
             boundary=session.boundary,
             pause=session.pause,
+            stranded=session.stranded,
             finish=lambda progress, ending: self._finish(session, progress, ending),
             starts_from=lambda path, named: session.starts_from(path, named=named),
             loaded=lambda checkpoint, path: self._look_at(session, adapter, checkpoint, path),

@@ -201,6 +201,9 @@ class EmbeddedSession:
         """A batch and everything that belongs to it is done; nothing is saved here."""
         return False
 
+    def stranded(self, progress: Progress, error: BaseException) -> None:
+        """An exception came while a batch was fetched; nothing is saved here."""
+
     def finish(self, progress: Progress, ending: Ending) -> None:
         """Everything of the fit is done; nothing is saved here."""
 

@@ -112,7 +112,8 @@ class Session:
             *(self._leaving.asked, self._leaving.pauses_s),
         )
         self._saved_at: int | None = None  # the batch of the newest save
-        self._boundary_at: int | None = None  # that of the last boundary
+        self._boundary: Progress | None = None  # the last
+        self._is_stranded = False
         self._restored: Restored | None = None
         self._origin: Origin | None = None
         self._given: Given | None = None
@@ -341,7 +342,7 @@ class Session:
             if self._save.at_start:
                 place = self._ranks.agree("the start", None, lambda _: self._saves.next_place(progress.step))
                 self._take(progress, "start", place)
-        self._checked_at, self._boundary_at = progress.step, progress.batch
+        self._checked_at, self._boundary = progress.step, progress
         if (why := self._leaving.agreed()) is not None:
             self._leave(progress, why)
 
@@ -391,7 +392,8 @@ class Session:
 
     def pause(self, kind: str) -> contextlib.AbstractContextManager[None]:
         """A block between two boundaries that may last: a validation, the hooks at the end of an epoch."""
-        return self._leaving.pause(kind, self._boundaries.pauses_s, is_saved=self._saved_at == self._boundary_at)
+        is_saved = self._boundary is not None and self._saved_at == self._boundary.batch
+        return self._leaving.pause(kind, self._boundaries.pauses_s, is_saved=is_saved)
 
     def boundary(self, progress: Progress, ahead: Collection[str] = ()) -> bool:
         """A batch and everything that belongs to it is done: save if it is time.
@@ -418,7 +420,7 @@ class Session:
             self._checked_at = None
         if progress.is_last:
             self._boundaries.settle()
-        self._boundary_at = progress.batch
+        self._boundary = progress
         self._history.at(progress)
         if self._leaving.is_long(self._boundaries.pauses_s, ahead) and self._saved_at != progress.batch:
             self._boundaries.request(anywhere=True)
@@ -440,6 +442,27 @@ class Session:
 
         self._history.why = why
         self._leaving.leave(why, progress.step, self._boundaries, save)
+
+    def stranded(self, progress: Progress, error: BaseException) -> None:
+        """An exception came while a batch was fetched, so all is as it was at the boundary before: save that, once.
+
+        Only one rank alone does: others would not come to the meeting. What fails here is said; ``error`` counts.
+
+        Args:
+            progress: where training stands.
+            error: the exception.
+        """
+        same = progress == self._boundary and not progress.ends_epoch and self._ranks.size == 1
+        if self._attempt is None or self._is_stranded or not same or self._saved_at == progress.batch:
+            return
+        self._is_stranded = True
+        what = type(error).__name__
+        self._log.warning("%s while a batch was fetched: the run is saved behind batch %d", what, progress.batch)
+        try:
+            self._boundaries.settle()
+            self._try(progress, self._saves.next_place(progress.step), "exception")
+        except Exception as problem:
+            self._log.warning("it could not be saved there: %s: %s", type(problem).__name__, problem)
 
     def request(self) -> None:
         """Save at the next boundary that allows it, whatever the schedule says; with several ranks on each alike."""

@@ -255,6 +255,8 @@ class Recorder:
 
     def read(self, index: int) -> None:
         append(self.job.path("reads"), index)
+        if index == self.job.options.get("lost_sample"):
+            raise OSError(f"sample {index} cannot be read")
 
     def pause(self, batch: int, *, in_epoch_end: bool = False) -> None:
         if self.job.slow_s and not in_epoch_end:
