@@ -444,3 +444,9 @@ def test_values_of_a_strange_history_are_not_believed(tmp_path):
 def test_a_plan_can_be_made_without_a_terminal():
     made = make_plan(resolve(Given(parameters=10**9), None))
     assert made.save.startswith("SaveEvery(minutes=")
+
+
+def test_the_help_says_what_is_assumed():
+    text = " ".join(invoke("--help", width=200).output.split())
+    for default in ("adamw", "fp32", "all", "20GB/s", "1GB/s", "24h", "one for 8 GPUs", "5m", "1%", "1", "3"):
+        assert f"Default: {default}." in text

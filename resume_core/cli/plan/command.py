@@ -51,16 +51,17 @@ def plan(
         int | None, _typed(parse_count, "7B", "--parameters", help="Of the model: 7B, 350M, 1.3e9.", panel=_SIZE)
     ] = None,
     trained: Annotated[
-        int | None, _typed(parse_count, "40M", "--trained", help="Of these trained, as with LoRA. [all]", panel=_SIZE)
+        int | None,
+        _typed(parse_count, "40M", "--trained", help="Of these trained, as with LoRA. Default: all.", panel=_SIZE),
     ] = None,
     optimizer: Annotated[
-        OptimizerName | None, typer.Option(help="[adamw]", rich_help_panel=_SIZE, show_default=False)
+        OptimizerName | None, typer.Option(help="Default: adamw.", rich_help_panel=_SIZE, show_default=False)
     ] = None,
     precision: Annotated[
         PrecisionName | None,
         typer.Option(
             help="Of the weights. mixed: half precision beside an fp32 copy. autocast: fp32, as under Lightning's "
-            "16-mixed and bf16-mixed. bf16: nothing else. [fp32]",
+            "16-mixed and bf16-mixed. bf16: nothing else. Default: fp32.",
             rich_help_panel=_SIZE,
             show_default=False,
         ),
@@ -71,41 +72,69 @@ def plan(
             parse_bandwidth,
             "20GB/s",
             "--copy-bandwidth",
-            help="From one GPU to its host's memory. [20GB/s]",
+            help="From one GPU to its host's memory. Default: 20GB/s.",
             panel=_TIME,
         ),
     ] = None,
     bandwidth: Annotated[
         float | None,
-        _typed(parse_bandwidth, "2GB/s", "--bandwidth", help="From one machine to the directory. [1GB/s]", panel=_TIME),
+        _typed(
+            parse_bandwidth,
+            "2GB/s",
+            "--bandwidth",
+            help="From one machine to the directory. Default: 1GB/s.",
+            panel=_TIME,
+        ),
     ] = None,
     mtbf: Annotated[
         float | None,
         _typed(
-            parse_hours, "24h", "--mtbf", "--mtbf-hours", help="Between interruptions of the job. [24h]", panel=_TIME
+            parse_hours,
+            "24h",
+            "--mtbf",
+            "--mtbf-hours",
+            help="Between interruptions of the job. Default: 24h.",
+            panel=_TIME,
         ),
     ] = None,
     machine_mtbf: Annotated[
         float | None,
-        _typed(parse_hours, "30d", "--machine-mtbf", help="Of one machine; each stops the job. [24h]", panel=_TIME),
+        _typed(
+            parse_hours, "30d", "--machine-mtbf", help="Of one machine; each stops the job. Default: 24h.", panel=_TIME
+        ),
     ] = None,
     machines: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="That the job needs. [one for 8 GPUs]", rich_help_panel=_TIME)
+        int | None,
+        typer.Option(min=1, metavar="N", help="That the job needs. Default: one for 8 GPUs.", rich_help_panel=_TIME),
     ] = None,
     restart: Annotated[
         float | None,
-        _typed(parse_seconds, "5m", "--restart", help="From an interruption until it trains again. [5m]", panel=_TIME),
+        _typed(
+            parse_seconds,
+            "5m",
+            "--restart",
+            help="From an interruption until it trains again. Default: 5m.",
+            panel=_TIME,
+        ),
     ] = None,
     max_overhead: Annotated[
         float | None,
-        _typed(parse_share, "1%", "--max-overhead", help="Share of the time that saving may take. [1%]", panel=_TIME),
+        _typed(
+            parse_share,
+            "1%",
+            "--max-overhead",
+            help="Share of the time that saving may take. Default: 1%.",
+            panel=_TIME,
+        ),
     ] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help="Of the job. [1]", rich_help_panel=_COST)] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Of the job. Default: 1.", rich_help_panel=_COST)
+    ] = None,
     price: Annotated[
         float | None, _typed(parse_price, "2.5", "--price", help="Of a GPU and hour.", panel=_COST)
     ] = None,
     keep_last: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Keep(last=). [3]", rich_help_panel=_ROOM)
+        int | None, typer.Option(min=1, metavar="N", help="Keep(last=). Default: 3.", rich_help_panel=_ROOM)
     ] = None,
     milestones_per_day: Annotated[
         float | None,
