@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from accelerate_resume._described import described, note_described
 from accelerate_resume._folders import apply_left_out, capture_left_out
 from accelerate_resume._notes import Notes
 from accelerate_resume._passes import TrackedLoader
+from accelerate_resume._rests import EPOCH_END, EVALUATION, Rests
 from accelerate_resume._script import ScriptTracker
 from accelerate_resume._tracker import Tracker
 from resume_core.capture.buckets import BucketLayout, lay_out_anew
@@ -46,14 +47,20 @@ class AcceleratorFramework:
 
     Args:
         accelerator: to which a plugin was just attached: nothing is prepared yet.
-        boundary: called at each, with where the run stands.
+        boundary: called at each, with where the run stands, and which kinds of rest come before the next.
     """
 
-    def __init__(self, accelerator: Any, boundary: Callable[[Progress], None]) -> None:
+    def __init__(self, accelerator: Any, boundary: Callable[[Progress, Collection[str]], None]) -> None:
         self._accelerated = Accelerated(accelerator)
         self._boundary = boundary
+        self.rests = Rests()
         self.tracker: Tracker = ScriptTracker(
-            self._reach, self._arrive, self._strand, is_foreign=lambda: self._accelerated.iterates_unknown
+            self._reach,
+            self._arrive,
+            self._strand,
+            self.rests.end,
+            self._evaluate,
+            is_foreign=lambda: self._accelerated.iterates_unknown,
         )
         self.counters = Counters({})
         self.tracked: dict[str, Any] = {}
@@ -165,7 +172,22 @@ class AcceleratorFramework:
             counts = self.tracker.counts
             mine = [counts.step, counts.batch]
             counts.step, counts.batch = self.ranks.agree("the end of an epoch", mine, lambda all_: [*map(max, *all_)])
-        self._boundary(self.progress)
+        self.rests.end()
+        self._boundary(self.progress, self._ahead())
+        if self.tracker.is_behind_loop and not is_last:
+            self.rests.begin(EPOCH_END)
+
+    def _ahead(self) -> Collection[str]:
+        """Kinds of rest before the next boundary, as far as that is known; alike on all ranks."""
+        if self.tracker.is_behind_loop:
+            return (EPOCH_END,)
+        # what a script evaluates on some ranks alone cannot be told
+        expected = self.ranks.size == 1 and self.rests.evaluates_behind(self.tracker.counts.batch + 1)
+        return (EVALUATION,) if expected else ()
+
+    def _evaluate(self) -> None:
+        if self.tracker.is_running:
+            self.rests.evaluate(self.tracker.counts.batch)
 
     def _strand(self, error: BaseException) -> None:
         self.stranded(self.progress, error)

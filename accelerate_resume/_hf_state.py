@@ -91,6 +91,19 @@ class HfState:
         return bool(self.trainer.state.global_step >= self.max_steps)
 
     @property
+    def evaluates_epochs(self) -> bool:
+        """Whether an evaluation belongs to the end of each epoch."""
+        return bool(self.trainer.args.eval_strategy == "epoch")
+
+    @property
+    def evaluates_next(self) -> bool:
+        """Inside an epoch: whether an evaluation follows the next batch, by the rule of ``DefaultFlowCallback``."""
+        args, state = self.trainer.args, self.trainer.state
+        left, step = self.window.left if self.in_window else args.gradient_accumulation_steps, state.global_step + 1
+        is_due = args.eval_strategy == "steps" and state.eval_steps and step % state.eval_steps == 0
+        return bool(is_due and left == 1 and step >= args.eval_delay)
+
+    @property
     def arguments(self) -> dict[str, Any]:
         """Arguments that decide a run and sit in no object that is described otherwise."""
         args = self.trainer.args

@@ -50,6 +50,7 @@ class Calls:
         before_batch: a batch inside a window is about to be trained on.
         after_batch: its gradients are there.
         is_through: the loop over epochs is through.
+        evaluation: a block in which the Trainer evaluates.
         before_checkpoint: the Trainer is about to write a folder of its own.
     """
 
@@ -62,6 +63,7 @@ class Calls:
     before_batch: Callable[[], None]
     after_batch: Callable[[], None]
     is_through: Callable[[], None]
+    evaluation: Callable[[], contextlib.AbstractContextManager[None]]
     before_checkpoint: Callable[[str], None]
 
 
@@ -250,7 +252,8 @@ class HfTrainer(HfState):
     def _evaluate(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._is_resumed and not self._is_in_epoch:
             return {}  # ``eval_on_start``: that was done when the run began
-        return plain(*args, **kwargs)
+        with self.calls.evaluation():
+            return plain(*args, **kwargs)
 
     def _finalize_training(self, plain: Callable[..., Any], trial: Any, num_train_samples: Any, start_time: Any) -> Any:
         self.calls.is_through()

@@ -40,6 +40,7 @@ class _PassIterator:
     def _validated(self) -> Any:
         if self._inner is None:
             self.may_train, self.one.over = False, True
+            self._tracker.evaluates()
             num_batches = self._tracker.counts.batch
             self.loader.begin_validation(num_batches, self.loader.validations_since(num_batches))
             batch = self.fetch()
@@ -61,6 +62,8 @@ class Tracker:
     Attributes:
         boundary: called at each, with whether it is the end of an epoch and nothing is trained after it.
         arrive: called when the moment is there that the run goes on from.
+        resumes: called when a batch is asked for that is to be trained on.
+        evaluates: called when a pass over a loader begins that nothing is trained on.
         stranded: called when an exception came while a batch was fetched, right behind a boundary.
         loaders: by slot.
         counts: how far the run is.
@@ -73,6 +76,8 @@ class Tracker:
     boundary: Callable[[bool, bool], None]
     arrive: Callable[[], None]
     stranded: Callable[[BaseException], None] = lambda error: None
+    resumes: Callable[[], None] = lambda: None
+    evaluates: Callable[[], None] = lambda: None
     loaders: dict[int, TrackedLoader] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     is_running: bool = False
@@ -196,6 +201,7 @@ class Tracker:
     def next_batch(self, iterator: _PassIterator) -> Any:
         """What a pass that may train gives next."""
         loader, one = iterator.loader, iterator.one
+        self.resumes()
         self._num_asked += 1
         one.asked_at = self._num_asked
         if one.over or (one.at_end and not one.begun):
@@ -341,6 +347,11 @@ class Tracker:
         if self.counts.epoch < 0:
             return 0
         return self.counts.epoch + 1 if self._here.kind == BETWEEN else self.counts.epoch
+
+    @property
+    def is_behind_loop(self) -> bool:
+        """Whether the run stands behind the last batch of a loop, whose code goes on."""
+        return self._here.kind == AT_END
 
     @property
     def is_between(self) -> bool:

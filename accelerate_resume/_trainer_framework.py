@@ -14,7 +14,7 @@ trained on, and of how many evaluations there were since the last of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from accelerate_resume._hf_trainer import Calls, HfTrainer
 from accelerate_resume._notes import OF_ACCELERATE
 from accelerate_resume._passes import Pass, TrackedLoader
 from accelerate_resume._place import AT_END, AT_FETCH, BETWEEN, Place
+from accelerate_resume._rests import EPOCH_END, EVALUATION
 from accelerate_resume._tracker import Tracker
 from resume_core.capture.attributes import AttributeWatch, changed_note
 from resume_core.capture.generators import GENERATORS, find_generators
@@ -196,11 +197,13 @@ class TrainerFramework(AcceleratorFramework):
 
     Args:
         hf: the Trainer.
-        boundary: called at each, with where the run stands.
+        boundary: called at each, with where the run stands, and which kinds of rest come before the next.
         tell: told what a resume would lose.
     """
 
-    def __init__(self, hf: HfTrainer, boundary: Callable[[Progress], None], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, hf: HfTrainer, boundary: Callable[[Progress, Collection[str]], None], tell: Callable[[str], None]
+    ) -> None:
         super().__init__(hf.trainer.accelerator, boundary)
         self.hf, self._tell = hf, tell
         self._info = TrainerInfo(hf.trainer)
@@ -228,6 +231,7 @@ class TrainerFramework(AcceleratorFramework):
             before_batch=lambda: loop.reach(AT_FETCH),
             after_batch=loop.count_batch,
             is_through=loop.arrive_now,
+            evaluation=lambda: self.rests.pause(EVALUATION),
             before_checkpoint=before_checkpoint,
         )
 
@@ -249,6 +253,11 @@ class TrainerFramework(AcceleratorFramework):
         """Before the hooks of that name."""
         self.loop.arrive_now()
         self.loop.reach(AT_END, is_last=self._is_cut)
+
+    def _ahead(self) -> Collection[str]:
+        if self.loop.is_behind_loop:
+            return (EPOCH_END, EVALUATION) if self.hf.evaluates_epochs else (EPOCH_END,)
+        return (EVALUATION,) if not self.loop.is_between and self.hf.evaluates_next else ()
 
     @property
     def _is_cut(self) -> bool:
@@ -378,4 +387,4 @@ class TrainerFramework(AcceleratorFramework):
             self._trainer_late = None
             super()._arrive()
         if self.loop.is_running:
-            self._boundary(self.progress)
+            self._boundary(self.progress, ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from transformers.trainer_utils import TrainOutput
@@ -132,7 +132,7 @@ class TrainerRun:
         else:
             options = {"log": self._log, "fit": self._fit, **self._options}
             self._session = Session(framework, self._directory, **options)
-            framework.stranded = self._session.stranded
+            framework.stranded, framework.rests.pause = self._session.stranded, self._session.pause
         return self._find(self._given) if self._given else None
 
     def _find(self, given: str | bool) -> str | None:
@@ -173,9 +173,9 @@ class TrainerRun:
             self._folders.load(self._hf.foreign)
         return framework.first_epoch()
 
-    def _boundary(self, progress: Progress) -> None:
+    def _boundary(self, progress: Progress, ahead: Collection[str]) -> None:
         self.session.begin(progress)
-        self.session.boundary(progress)
+        self.session.boundary(progress, ahead)
 
     def _settle_folder(self) -> None:
         """What the Trainer has written since the last boundary gets what it lacks, and counts from now on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -293,7 +293,7 @@ class ResumePlugin:
         if self._directory is None:
             return framework, self._ask(framework)
         session = self._session = Session(framework, self._directory, log=self._log, **self._options)
-        framework.stranded = session.stranded
+        framework.stranded, framework.rests.pause = session.stranded, session.pause
         self._run(framework, session)
         return framework, session
 
@@ -372,9 +372,9 @@ class ResumePlugin:
         for note in notes:
             self._log.warning("%s", note)
 
-    def _at_boundary(self, progress: Progress) -> None:
+    def _at_boundary(self, progress: Progress, ahead: Collection[str]) -> None:
         assert self._session is not None
-        self._session.boundary(progress)
+        self._session.boundary(progress, ahead)
 
 
 class _UnlessConfigured(logging.StreamHandler[Any]):

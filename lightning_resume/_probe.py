@@ -22,8 +22,8 @@ _NEEDED = {
         "_last_train_dl_reload_epoch",
     ),
     "fit_loop.epoch_loop": (
-        "on_run_start", "advance", "on_advance_end", "reset", "reset_restart_stage", "batch_progress", "val_loop", "_results",
-        "_should_accumulate", "_num_ready_batches_reached", "automatic_optimization", "max_steps",
+        "on_run_start", "advance", "on_advance_end", "reset", "reset_restart_stage", "batch_progress", "val_loop",
+        "_results", "_should_accumulate", "_num_ready_batches_reached", "automatic_optimization", "max_steps",
     ),
     "fit_loop.epoch_loop.val_loop": (
         "run", "setup_data", "reset_restart_stage", "_should_reload_val_dl", "_last_val_dl_reload_epoch",

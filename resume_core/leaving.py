@@ -96,7 +96,7 @@ class Leaving:
             pauses_s: as all ranks know them.
             is_saved: whether the last boundary was.
         """
-        start_s = self._clock()
+        start_s, outer = self._clock(), self._signals.at_once
         if is_saved and self.is_long(pauses_s, [kind]):
             self._signals.at_once = Preempted(self._preemption.exit_code)
             if self._signals.received is not None:
@@ -104,7 +104,7 @@ class Leaving:
         try:
             yield
         finally:
-            self._signals.at_once = None
+            self._signals.at_once = outer
         self.pauses_s[kind] = max(self.pauses_s.get(kind, 0.0), self._clock() - start_s)
 
     def leave(self, why: str, step: int, boundaries: Boundaries, save: Callable[[], None]) -> NoReturn:
