@@ -18,7 +18,6 @@ import trainer_runs
 from harness import Job, batches
 
 NEVER = 10**6
-NUM_TIMES = 5
 
 
 def lightning(root, **fields):
@@ -37,12 +36,15 @@ def trainer(root, **fields):
 
 
 def ask(process, *, everyone=False, number=signal.SIGTERM):
-    """As a supervisor does: the training process, or all processes that belong to it."""
+    """As a supervisor does: the training process, or all processes that belong to it. Gives those that do."""
     with suppress(psutil.NoSuchProcess):
         found = psutil.Process(process.pid)
-        for each in [*(found.children(recursive=True) if everyone else ()), found]:
+        children = found.children(recursive=True)
+        for each in [*(children if everyone else ()), found]:
             with suppress(ProcessLookupError):  # a worker that has done its part
                 os.kill(each.pid, number)
+        return [found, *children]
+    return []
 
 
 def leave(job, start, num_batches, delay_s, **how):
@@ -50,29 +52,34 @@ def leave(job, start, num_batches, delay_s, **how):
     process = start(job)
     harness.wait_for(lambda: len(batches(job)) >= num_batches or job.path("end").exists(), process, job)
     process.join(delay_s)
-    ask(process, **how)
+    belonging = ask(process, **how)
     process.join(harness.DEADLINE_S)
+    assert not psutil.wait_procs(belonging, timeout=10)[1]  # no process is left, and no memory that they had shared
+    assert not [name for name in os.listdir("/dev/shm") for one in belonging if f"_{one.pid}_" in name]
     log = job.path("log").read_text()[-6000:]
     assert process.exitcode in (0, 143), log
     assert (process.exitcode == 0) == job.path("end").exists(), log
     return process.exitcode == 143
 
 
+SLOW = [pytest.param(*kind, marks=pytest.mark.slow) for kind in ((0, 30, 8), (2, 30, 8))]
+
+
 @pytest.mark.parametrize("framework", [lightning, accelerate, trainer])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_run_that_leaves_many_times_ends_as_one_that_never_did(tmp_path, framework, workers):
+@pytest.mark.parametrize(("workers", "times", "epochs"), [(0, 5, 3), (2, 5, 3), *SLOW])
+def test_a_run_that_leaves_many_times_ends_as_one_that_never_did(tmp_path, framework, workers, times, epochs):
     chance = random.Random(7)
-    whole, start, train = framework(tmp_path, workers=workers, epochs=3)
+    whole, start, train = framework(tmp_path, workers=workers, epochs=epochs)
     end, jobs, num_left = train(whole), [], 0
     first = whole.but(directory=str(tmp_path / "left"), slow_s=0.03)
-    for place in range(NUM_TIMES):
+    for place in range(times):
         jobs.append(first.but(name=f"start-{place}", seed=100 + place if place else whole.seed))
         how = {"everyone": True, "number": chance.choice((signal.SIGTERM, signal.SIGUSR1))}
-        if not leave(jobs[-1], start, chance.choice((1, 2, 3)), chance.random() * 0.05, **how):
+        if not leave(jobs[-1], start, chance.choice((1, 2, 3) if times < 10 else (1,)), chance.random() * 0.05, **how):
             break
         num_left += 1
-    assert num_left >= NUM_TIMES - 1
-    if num_left == NUM_TIMES:
+    assert num_left >= times - 1
+    if num_left == times:
         jobs.append(first.but(name="last", seed=99))
         train(jobs[-1])
     assert harness.finished(jobs[-1]) == end
