@@ -304,3 +304,8 @@ def test_the_best_checkpoint_by_a_counter_stays(tmp_path):
     names = {path.parent.name for path in tmp_path.glob("*/*/manifest.json")}
     assert "step-000000002" in names
     assert "step-000000003" not in names
+
+
+def test_a_save_at_the_end_of_each_second_epoch(tmp_path):
+    assert len(train_all(new_run(tmp_path / "run", save=SaveEvery(minutes=None, epochs=2)), 5)) == 20
+    assert {int(path.parent.name[5:14]) for path in tmp_path.glob("run/*/*/manifest.json")} == {0, 8, 16, 20}

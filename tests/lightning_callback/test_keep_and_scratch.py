@@ -124,3 +124,10 @@ def test_both_come_from_the_command_line(tmp_path):
 def test_a_scratch_without_a_directory_is_refused(tmp_path):
     with pytest.raises(ValueError, match="scratch"):
         ResumeCallback(scratch=tmp_path)
+
+
+def test_a_save_at_the_end_of_each_second_epoch(fit, tmp_path):
+    fit(callback=ResumeCallback(tmp_path / "run", save=SaveEvery(minutes=None, epochs=2)), max_epochs=5)
+    epoch = len(make_loader())
+    saved = {int(path.parent.name[5:14]) for path in tmp_path.glob("run/*/*/manifest.json")}
+    assert saved == {2 * epoch, 4 * epoch, 5 * epoch}  # the last three

@@ -167,3 +167,11 @@ def test_a_loader_that_was_not_prepared_is_taken_as_it_is(tmp_path):
 
     trainer = make_trainer(tmp_path, TrainerResumeCallback(tmp_path / "run"), kind=Plain)
     assert trainer.train().global_step == 4
+
+
+def test_a_save_at_the_end_of_each_second_epoch(tmp_path):
+    save = SaveEvery(minutes=None, epochs=2)
+    make_trainer(
+        tmp_path, TrainerResumeCallback(tmp_path / "run", save=save, keep={"last": 9}), num_train_epochs=5
+    ).train()
+    assert {int(path.parent.name[5:14]) for path in tmp_path.glob("run/*/*/manifest.json")} == {0, 2, 4, 5}
