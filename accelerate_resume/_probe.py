@@ -12,6 +12,7 @@ from accelerate.state import GradientState
 
 from resume_core.capture.buckets import missing_for_buckets
 from resume_core.errors import ResumeError
+from resume_core.ranks import refuse_lone_rank
 
 __all__ = ["attach_mark", "plugin_before", "probe", "refuse_attached", "refuse_unsupported"]
 
@@ -80,6 +81,11 @@ def refuse_unsupported(accelerator: Any) -> None:
             f"dispatch_batches=True is supported with up to {_MAX_SERVED} processes: leave it out of "
             "DataLoaderConfiguration, so that each process reads its own batches"
         )
+    refuse_lone_rank(
+        accelerator.num_processes,
+        "Accelerate joins them on GPUs, and elsewhere with Accelerator(cpu=True), TrainingArguments(use_cpu=True) or "
+        "ACCELERATE_USE_CPU=1",
+    )
 
 
 def plugin_before(accelerator: Any) -> Any:

@@ -12,6 +12,7 @@ from lightning_resume._package import is_a, package_of
 from lightning_resume._place import missing_locals
 from resume_core.capture.buckets import missing_for_buckets
 from resume_core.errors import ResumeError
+from resume_core.ranks import refuse_lone_rank
 
 __all__ = ["probe", "refuse_unsupported"]
 
@@ -129,3 +130,4 @@ def refuse_unsupported(trainer: Any) -> None:
         raise ResumeError(f"{inexact[0]} keeps state that is not restored yet: take it out, or train without resuming")
     if trainer.strategy.restore_checkpoint_after_setup:
         raise ResumeError(f"{type(trainer.strategy).__name__} is not supported: train on a single device or with DDP")
+    refuse_lone_rank(trainer.world_size, 'let the Trainer know of all, for example Trainer(devices=8, strategy="ddp")')

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +26,7 @@ import torch.distributed
 from resume_core import errors
 from resume_core.errors import ResumeError
 
-__all__ = ["AGREE_S", "Ranks"]
+__all__ = ["AGREE_S", "Ranks", "refuse_lone_rank"]
 
 AGREE_S = 1800.0
 """Seconds that a meeting waits, as long as the process groups of torch do: a rank may still be reading its data."""
@@ -270,3 +271,18 @@ class Ranks:
 def _first_failure(found: list[list[str] | None]) -> list[str] | None:
     failed = ((rank, value) for rank, value in enumerate(found) if value is not None)
     return next(([value[0], f"on rank {rank}: {value[1]}"] for rank, value in failed), None)
+
+
+def refuse_lone_rank(num_ranks: int, advice: str) -> None:
+    """Refuse a process that torchrun has started as one of several and that its framework trains in alone.
+
+    Args:
+        num_ranks: that train together, as the framework sees it.
+        advice: how it is told of the others.
+
+    Raises:
+        ResumeError: each of them would train a copy of the run, in one directory.
+    """
+    started = os.environ.get("WORLD_SIZE", "1")
+    if num_ranks == 1 and started != "1" and torch.distributed.is_torchelastic_launched():
+        raise ResumeError(f"torchrun has started {started} processes, and each of them would train alone: {advice}")

@@ -43,6 +43,14 @@ def test_one_accelerator_has_one_plugin_and_one_plugin_one_accelerator(tmp_path)
     train_all((accelerator, plugin, *accelerator.prepare(*new_parts())))  # as if nothing had been tried
 
 
+def test_ranks_that_accelerate_does_not_join_are_refused(tmp_path, monkeypatch):
+    accelerator = Accelerator()
+    for name, value in {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ResumeError, match=r"torchrun has started 2 processes, .* Accelerator\(cpu=True\)"):
+        ResumePlugin(tmp_path).attach(accelerator)
+
+
 def test_a_second_run_of_an_accelerator_begins_behind_free_memory_with_a_plugin_of_its_own(tmp_path):
     run = new_run(tmp_path / "first")
     train_all(run)

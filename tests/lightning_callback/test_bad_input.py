@@ -7,7 +7,7 @@ import json
 import lightning.pytorch as L
 import pytest
 import torch
-from small import Net
+from small import Net, make_loader
 
 import resume_core.storage.sealed as sealed
 from lightning_resume import ResumeCallback, SaveEvery
@@ -16,6 +16,7 @@ from resume_core.errors import (
     CheckpointNotFoundError,
     ConfigChangedError,
     CorruptCheckpointError,
+    ResumeError,
     SaveFailedError,
     UnsupportedStateError,
 )
@@ -60,6 +61,15 @@ def test_a_directory_that_cannot_be_written_is_found_before_the_first_batch(fit,
         fit(callback=ResumeCallback(tmp_path / "file" / "run"))
     assert fit.net.num_steps == 0
     assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_rank_of_torchrun_that_lightning_trains_in_alone_is_refused(fit, tmp_path, monkeypatch):
+    trainer = L.Trainer(**fit.quiet, max_epochs=1, callbacks=[ResumeCallback(tmp_path / "run")])
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ResumeError, match=r"torchrun has started 2 processes, and each of them would train alone"):
+        trainer.fit(Net(), make_loader())
+    assert not (tmp_path / "run").exists()
 
 
 def test_state_that_cannot_be_captured_is_refused_before_the_first_batch_with_its_place(fit, tmp_path):
