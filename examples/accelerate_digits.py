@@ -1,9 +1,10 @@
 """Handwritten digits with Accelerate, in a run that survives being killed.
 
 Start it, kill it (kill -9 from another terminal), start it again: it goes on where it was, and ends with the very
-numbers that it would have ended with anyway. Delete the folder DIRECTORY to begin anew.
+numbers that it would have ended with anyway. Delete its directory to begin anew.
 """
 
+import argparse
 import random
 
 import torch
@@ -14,9 +15,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from accelerate_resume import ResumePlugin, SaveEvery
-
-DIRECTORY = "digits-accelerate-run"
-EPOCHS = 30
 
 
 class Digits(Dataset):
@@ -32,20 +30,20 @@ class Digits(Dataset):
         return shifted.unsqueeze(0), self.data.target[index]
 
 
-if __name__ == "__main__":
+def train(directory, epochs):
     set_seed(7)
-    accelerator = Accelerator()
-    resume = ResumePlugin(DIRECTORY, save=SaveEvery(steps=50)).attach(accelerator)  # 1. before prepare
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())  # else ranks without a GPU would train each alone
+    resume = ResumePlugin(directory, save=SaveEvery(steps=50)).attach(accelerator)  # 1. before prepare
     counters = resume.counters(seen=0, best=float("inf"))  # 2. what the script counts by itself
 
     convolution = [nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
     net = nn.Sequential(*convolution, nn.Flatten(), nn.Dropout(0.3), nn.Linear(32 * 16, 10))
     loader = DataLoader(Digits(), batch_size=32, shuffle=True, num_workers=2)
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * len(loader))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(loader))
     net, optimizer, loader, schedule = accelerator.prepare(net, optimizer, loader, schedule)
 
-    for epoch in resume.epochs(EPOCHS):  # 3. restores first, then gives the epochs that are left
+    for epoch in resume.epochs(epochs):  # 3. restores first, then gives the epochs that are left
         net.train()
         for images, labels in loader:
             loss = nn.functional.cross_entropy(net(images), labels)
@@ -59,3 +57,14 @@ if __name__ == "__main__":
 
     weights = accelerator.unwrap_model(net).parameters()
     accelerator.print(f"sum of all weights: {sum(p.double().sum().item() for p in weights):.17f}")
+
+
+def parser():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("directory", nargs="?", default="digits-accelerate-run", help="a folder, or s3://bucket/run")
+    parser.add_argument("--epochs", type=int, default=30)
+    return parser
+
+
+if __name__ == "__main__":
+    train(**vars(parser().parse_args()))

@@ -1,9 +1,10 @@
 """Handwritten digits with Lightning, in a run that survives being killed.
 
 Start it, kill it (kill -9 from another terminal), start it again: it goes on where it was, and ends with the very
-numbers that it would have ended with anyway. Delete the folder DIRECTORY to begin anew.
+numbers that it would have ended with anyway. Delete its directory to begin anew.
 """
 
+import argparse
 import random
 
 import lightning.pytorch as L
@@ -13,9 +14,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_resume import ResumeCallback, SaveEvery
-
-DIRECTORY = "digits-run"
-EPOCHS = 30
 
 
 class Digits(Dataset):
@@ -50,11 +48,22 @@ class Net(L.LightningModule):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
-if __name__ == "__main__":
+def train(directory, epochs):
     L.seed_everything(7)
     loader = DataLoader(Digits(), batch_size=32, shuffle=True, num_workers=2)
-    resume = ResumeCallback(DIRECTORY, save=SaveEvery(steps=50))  # the one line that this package adds
-    trainer = L.Trainer(max_epochs=EPOCHS, callbacks=[resume], enable_checkpointing=False, logger=False)
-    net = Net(num_steps=EPOCHS * len(loader))
+    resume = ResumeCallback(directory, save=SaveEvery(steps=50))  # the one line that this package adds
+    trainer = L.Trainer(max_epochs=epochs, callbacks=[resume], enable_checkpointing=False, logger=False)
+    net = Net(num_steps=epochs * len(loader))
     trainer.fit(net, loader)
     print(f"sum of all weights: {sum(p.double().sum().item() for p in net.parameters()):.17f}")
+
+
+def parser():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("directory", nargs="?", default="digits-run", help="a folder, or s3://bucket/run")
+    parser.add_argument("--epochs", type=int, default=30)
+    return parser
+
+
+if __name__ == "__main__":
+    train(**vars(parser().parse_args()))

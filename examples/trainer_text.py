@@ -1,10 +1,11 @@
 """A small language model with the Hugging Face Trainer, in a run that survives being killed.
 
 It learns from the help texts that come with Python, cut up at random. Start it, kill it (kill -9 in another terminal),
-start it again: it goes on where it was, and ends with the very numbers that it would have ended with anyway. Delete the
-folder DIRECTORY to begin anew.
+start it again: it goes on where it was, and ends with the very numbers that it would have ended with anyway. Delete its
+directory to begin anew.
 """
 
+import argparse
 import random
 from pydoc_data.topics import topics
 
@@ -22,8 +23,7 @@ from transformers import (
 
 from accelerate_resume import SaveEvery, TrainerResumeCallback
 
-DIRECTORY = "text-run"
-EPOCHS, LENGTH = 6, 32
+LENGTH = 32
 
 
 def make_tokenizer(texts):
@@ -46,7 +46,7 @@ class Pieces(Dataset):
         return {"input_ids": self.ids[first : first + LENGTH]}
 
 
-if __name__ == "__main__":
+def train(directory, epochs):
     set_seed(7)
     texts = [topics[name] for name in sorted(topics)][:24]
     tokenizer = make_tokenizer(texts)
@@ -63,7 +63,7 @@ if __name__ == "__main__":
     model = GPT2LMHeadModel(config)
     arguments = TrainingArguments(
         "text-out",
-        num_train_epochs=EPOCHS,
+        num_train_epochs=epochs,
         per_device_train_batch_size=32,
         learning_rate=5e-3,
         logging_steps=20,
@@ -78,7 +78,18 @@ if __name__ == "__main__":
         arguments,
         data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
         train_dataset=Pieces(texts, tokenizer),
-        callbacks=[TrainerResumeCallback(DIRECTORY, save=SaveEvery(steps=20))],  # the one line that this package adds
+        callbacks=[TrainerResumeCallback(directory, save=SaveEvery(steps=20))],  # the one line that this package adds
     )
     trainer.train()
     print(f"sum of all weights: {sum(p.double().sum().item() for p in model.parameters()):.17f}")
+
+
+def parser():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("directory", nargs="?", default="text-run", help="a folder, or s3://bucket/run")
+    parser.add_argument("--epochs", type=int, default=6)
+    return parser
+
+
+if __name__ == "__main__":
+    train(**vars(parser().parse_args()))
