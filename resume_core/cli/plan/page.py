@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 
 from jinja2 import Environment
@@ -21,7 +22,14 @@ def as_page(plan: Plan) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(template).render(
         plan=plan,
+        verdict=_unbroken(plan.verdict),
+        save_takes=_unbroken(plan.save_takes),
         picture=Markup(draw(plan)),
         tables=tables,
         described=f"Share of the time that is lost over the interval between saves. {plan.verdict}",
     )
+
+
+def _unbroken(text: str) -> str:
+    """Numbers stay on the line of their units."""
+    return re.sub(r"(?<=[0-9]) ", "\N{NO-BREAK SPACE}", text)

@@ -87,21 +87,25 @@ def _times(axes: Any, plan: Plan) -> None:
     axes.set_xlabel("training between two saves")
 
 
+_TOWARDS = {"center": (0.5, 0), "right": (1, 0), "left": (0, 0)}  # the corner of a label that its line begins at
+
+
 def _marks(axes: Any, plan: Plan, top: float) -> None:
-    signs = {"plan": "o", "optimum": "D", "now": "s"}
-    heights = {"plan": 18, "now": 36, "optimum": 54}
-    for name, point in named_points(plan.costs):
+    points = named_points(plan.costs)
+    signs, heights = {"plan": "o", "optimum": "D", "now": "s"}, {"plan": 56, "optimum": 34, "now": 16}
+    for name, point in points:
+        # to either side of the plan, so that no line to a label goes through another one
+        side = "center" if name == "plan" else "right" if point.interval_s < plan.costs.best.interval_s else "left"
         lost = min(point.lost, top)
         axes.plot([point.interval_s], [lost], signs[name], color=_INK, markersize=8, zorder=3, clip_on=False)
-        text = f"{name}: {show_seconds(point.interval_s)}"
         axes.annotate(
-            text,
+            f"{name}: {show_seconds(point.interval_s)}",
             (point.interval_s, lost),
             xytext=(0, heights[name]),
             textcoords="offset points",
-            ha="center",
+            ha=side,
             fontweight="bold" if name == "plan" else "normal",
-            arrowprops={"arrowstyle": "-", "color": _INK, "linewidth": 0.8},
+            arrowprops={"arrowstyle": "-", "color": _INK, "linewidth": 0.8, "relpos": _TOWARDS[side]},
         )
 
 
