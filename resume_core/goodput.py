@@ -19,6 +19,7 @@ __all__ = ["Account", "Share", "account", "read_histories"]
 
 _MOST = 100  # attempts that are looked at, the newest
 _PLANNED = ("finished", "stopped", "superseded")
+_LIMITS = ("max_hours", "time limit")  # see `Leaving.watch`
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def account(lineage: Lineage, attempt: str, log: logging.Logger) -> Account:
 
 def _is_interruption(past: PastAttempt) -> bool:
     """Whether an attempt that has ended was cut short by something from outside, or by an error."""
-    is_limit = past.cause == "preempted" and past.why is not None and "max_hours" in past.why
+    is_limit = past.cause == "preempted" and any(limit in (past.why or "") for limit in _LIMITS)
     return past.cause not in _PLANNED and not is_limit
 
 

@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
 from platform import node
@@ -46,11 +45,18 @@ class History:
 
     Args:
         log: where it is said that it could not be written.
+        asked: why the run was asked to leave, None when it was not.
         clock: monotonic seconds.
     """
 
-    def __init__(self, log: logging.Logger, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log, self._clock = log, clock
+    def __init__(
+        self,
+        log: logging.Logger,
+        asked: Callable[[], str | None] = lambda: None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log, self._asked, self._clock = log, asked, clock
         self._start_s, self._started = clock(), _now()
         self._begun_s: float | None = None
         self._resumed: Progress | None = None
@@ -63,8 +69,8 @@ class History:
         self._writing: threading.Thread | None = None
         self._put: Callable[[dict[str, Any]], None] | None = None
         self._pid = 0
-        self.why: str | None = None
-        """Why the run leaves, where that is known before its end; see `close`."""
+        self.left: str | None = None
+        """Why the run leaves at a boundary, once it does."""
 
     # ---- what happens
 
@@ -113,7 +119,8 @@ class History:
         if self._put is None:
             return
         atexit.unregister(self._at_exit)
-        cause, why = _cause(error, self.why)
+        left = self.left or (self._asked() if error is not None else None)
+        cause, why = _cause(error) if left is None else ("preempted", left)
         writing = self._writing
         if writing is not None:
             writing.join(_LAST_WORD_S)
@@ -124,9 +131,7 @@ class History:
 
     def _at_exit(self) -> None:
         if os.getpid() == self._pid:
-            error = getattr(sys, "last_value", None)
-            self.why = self.why or (None if error is not None else "the script has ended")
-            self.close(error if error is not None else SystemExit())
+            self.close(getattr(sys, "last_value", None) or SystemExit("the script has ended"))
 
     # ---- what is known
 
@@ -204,9 +209,13 @@ class History:
             return
         self._due_s = self._clock() + PERIOD_S
         fields = self._fields(cause, why)
-        self._writing = threading.Thread(target=self._run, args=(put, fields), name="exact-resume-history", daemon=True)
-        with suppress(RuntimeError):  # no more threads at the end of the interpreter
-            self._writing.start()
+        thread = threading.Thread(target=self._run, args=(put, fields), name="exact-resume-history", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is about to end, and makes no thread any more
+            self._run(put, fields)
+        else:
+            self._writing = thread
 
     def _run(self, put: Callable[[dict[str, Any]], None], fields: dict[str, Any]) -> None:
         try:
@@ -215,16 +224,16 @@ class History:
             self._log.debug("the history of this attempt was not written: %s", error)
 
 
-def _cause(error: BaseException | None, why: str | None) -> tuple[str, str | None]:
+def _cause(error: BaseException | None) -> tuple[str, str | None]:
     """A word for what ended an attempt, and a sentence."""
     if error is None:
-        return "finished", why
+        return "finished", None
     if isinstance(error, Preempted):
-        return "preempted", why
+        return "preempted", None
     if isinstance(error, SupersededError):
         return "superseded", None
     if isinstance(error, (KeyboardInterrupt, GeneratorExit, SystemExit)):
-        return "stopped", why or type(error).__name__
+        return "stopped", str(error) if isinstance(error, SystemExit) else type(error).__name__
     lines = str(error).splitlines() or [""]
     text = mask_secrets([f"{type(error).__name__}: {lines[0]}"])[0]
     return "failed", text[:_MAX_WHY]

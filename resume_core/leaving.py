@@ -60,6 +60,11 @@ class Leaving:
         left_s = _MARGIN_S + 2 * (batch_s + (self._save_s() or _UNKNOWN_S))
         return next((why for end_s, why in self._ends if now_s + left_s >= end_s), None)
 
+    @property
+    def received(self) -> str | None:
+        """What has asked this process to leave, clocks apart; None when nothing has."""
+        return self._signals.received
+
     def watch(self) -> None:
         """Take note of what asks for the machine, from now on."""
         self._signals.start()

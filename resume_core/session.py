@@ -100,7 +100,7 @@ class Session:
         self._checkpointer = Checkpointer(self._store, self._ranks)
         self._seen = self._lineage  # as it was when candidates were listed last
         self._fits = Fits(fit, framework.limits, lambda ref: self._seen.read_manifest(ref))
-        self._history = History(self._log)
+        self._history = History(self._log, lambda: self._leaving.received)
         self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, self._history, pin=finished_fit)
         self._cadence = Cadence(self._save, self._history, self._log)
         self._best = BestWatch(self._keep, self._log)
@@ -440,7 +440,7 @@ class Session:
                 place = self._ranks.agree("the last save", None, lambda _: self._saves.next_place(progress.step))
                 self._try(progress, place, "preempted")
 
-        self._history.why = why
+        self._history.left = why
         self._leaving.leave(why, progress.step, self._boundaries, save)
 
     def stranded(self, progress: Progress, error: BaseException) -> None:

@@ -19,8 +19,9 @@ from rich.console import Console
 
 from resume_core.cli.options import StorageOptions, parse_storage_options
 from resume_core.cli.plan.command import plan
+from resume_core.cli.verify.command import verify
 
-__all__ = ["DemoFramework", "ExportFormat", "Plugin", "app", "demo", "export", "main", "plan"]
+__all__ = ["DemoFramework", "ExportFormat", "Plugin", "app", "demo", "export", "main", "plan", "verify"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -142,3 +143,4 @@ def _import_all(modules: list[str] | tuple[str, ...]) -> None:
 
 
 app.command()(plan)
+app.command()(verify)

@@ -3,6 +3,7 @@ trained on twice."""
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
@@ -16,6 +17,9 @@ import pytest
 import ranks
 import trainer_runs
 from harness import Job, batches
+
+from resume_core.goodput import account
+from resume_core.storage import Lineage, open_store
 
 NEVER = 10**6
 
@@ -45,6 +49,15 @@ def ask(process, *, everyone=False, number=signal.SIGTERM):
                 os.kill(each.pid, number)
         return [found, *children]
     return []
+
+
+def account_of(job):
+    lineage = Lineage(open_store(job.directory))
+    return account(lineage, lineage.newest().name, logging.getLogger())
+
+
+def histories(job):
+    return [share.past for share in account_of(job).shares]
 
 
 def leave(job, start, num_batches, delay_s, **how):
@@ -85,6 +98,10 @@ def test_a_run_that_leaves_many_times_ends_as_one_that_never_did(tmp_path, frame
     assert harness.finished(jobs[-1]) == end
     done = [step for job in jobs for step in batches(job)]
     assert done == batches(whole)  # nothing twice, nothing left out
+    told = histories(jobs[-1])
+    assert [past.cause for past in told] == ["preempted"] * num_left + ["finished"]
+    assert all(past.why in ("SIGTERM", "SIGUSR1") for past in told[:-1])
+    assert [share.lost_batches for share in account_of(jobs[-1]).shares] == [0] * len(told)
 
 
 @pytest.mark.parametrize("asked", [(0,), (1,), (1, 0)])

@@ -1,0 +1,1 @@
+"""``exact-resume verify``: whether every byte of a run's checkpoints is what was saved, on every tier."""

@@ -1,0 +1,99 @@
+"""The options of ``exact-resume verify``, and what it prints."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from resume_core.cli.options import StorageOptions, parse_storage_options
+
+if TYPE_CHECKING:
+    from resume_core.cli.verify.check import Copy
+
+__all__ = ["verify"]
+
+_WHOLE, _DAMAGED, _GONE = "whole", "damaged", "deleted meanwhile"
+_STYLES = {_WHOLE: "green", _DAMAGED: "bold red", _GONE: "dim"}
+
+
+def verify(
+    url: Annotated[str, typer.Argument(help="A run's directory, an attempt in it, or one checkpoint; local or a URL.")],
+    scratch: Annotated[str | None, typer.Option(help="The run's scratch, whose copies are checked too.")] = None,
+    newest: Annotated[bool, typer.Option("--newest", help="Check the newest checkpoint alone.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    storage_options: StorageOptions = "{}",
+) -> None:
+    """Read every byte of a run's checkpoints, on every tier, and compare it with its digest. Nothing is written.
+
+    Exit code 0: all are whole. 1: something is damaged. 2: there is nothing to check, or it cannot be read.
+    """
+    options = parse_storage_options(storage_options)
+    from resume_core.cli.verify.check import copies
+    from resume_core.errors import ResumeError
+
+    console = Console(highlight=False, stderr=as_json)
+    try:
+        found, damaged = copies(url, scratch=scratch, options=options)
+        if newest:
+            found = [copy for copy in found if copy.ref == found[0].ref]
+        rows = [_row(error.path, "", 0, _DAMAGED, str(error)) for error in damaged]
+        rows += _checked(found, console)
+    except (ResumeError, OSError, ValueError) as error:
+        typer.echo(f"nothing was checked: {error}", err=True)
+        raise typer.Exit(2) from error
+    if as_json:
+        typer.echo(json.dumps({"url": url, "copies": rows}, indent=1))
+    else:
+        _print(rows, console)
+    raise typer.Exit(int(any(row["state"] == _DAMAGED for row in rows)))
+
+
+def _checked(found: list[Copy], console: Console) -> list[dict[str, Any]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(found))
+        rows = []
+        for copy in found:
+            progress.update(task, description=copy.ref.path)
+            rows.append(_check(copy))
+            progress.advance(task)
+    return rows
+
+
+def _check(copy: Copy) -> dict[str, Any]:
+    from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
+
+    place = copy.ref.path, copy.store.url
+    try:
+        size_bytes = copy.check()
+    except CheckpointNotFoundError:
+        return _row(*place, 0, _GONE)
+    except (CorruptCheckpointError, OSError) as error:
+        return _row(*place, 0, _DAMAGED, str(error))
+    return _row(*place, size_bytes, _WHOLE) | {"weights_only": copy.weights_only}
+
+
+def _row(path: str, store: str, size_bytes: int, state: str, problem: str | None = None) -> dict[str, Any]:
+    return {"path": path, "store": store, "size_bytes": size_bytes, "state": state, "problem": problem}
+
+
+def _print(rows: list[dict[str, Any]], console: Console) -> None:
+    from rich.filesize import decimal
+    from rich.text import Text
+
+    table = Table("checkpoint", "tier", "size", "state", box=None, pad_edge=False)
+    for row in rows:
+        size = decimal(row["size_bytes"]) if row["size_bytes"] else ""
+        what = row["state"] + (", weights only" if row.get("weights_only") else "")
+        table.add_row(Text(row["path"]), Text(row["store"]), size, Text(what, _STYLES[row["state"]]))
+    console.print(table)
+    for row in rows:
+        if row["problem"]:
+            console.print(Text(f"- {row['problem']}"))
+    num_damaged, num = sum(row["state"] == _DAMAGED for row in rows), len(rows)
+    console.print(f"{num_damaged} of {num} damaged" if num_damaged else f"{num} of {num} whole")
