@@ -35,6 +35,7 @@ class Boundaries:
         saves: those of the attempt.
         asked: why this rank should leave, None when it should not; a look at it costs next to nothing.
         pauses_s: how long this rank has measured pauses to be, by kind.
+        early: whether something has come to this rank that is worth a save; it says so once.
     """
 
     def __init__(
@@ -44,8 +45,9 @@ class Boundaries:
         saves: Saves,
         asked: Callable[[], str | None] = lambda: None,
         pauses_s: Mapping[str, float] | None = None,
+        early: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._ranks, self._schedule, self._saves, self._asked = ranks, schedule, saves, asked
+        self._ranks, self._schedule, self._saves, self._asked, self._early = ranks, schedule, saves, asked, early
         self._measured_s = {} if pauses_s is None else pauses_s
         self.pauses_s = self._measured_s if ranks.size == 1 else {}
         """Those of rank 0, as all ranks know them."""
@@ -79,7 +81,8 @@ class Boundaries:
         if self._requested or progress.is_last:
             return True
         if self._ranks.size == 1:
-            return self._saves.has_ended or self._schedule.due(progress) or self._asked() is not None
+            self._requested = self._early()
+            return self._requested or self._saves.has_ended or self._schedule.due(progress) or self._asked() is not None
         return progress.batch >= self._meet_at or self._schedule.due_by_count(progress)
 
     def meet(self, progress: Progress) -> list[Any] | None:
@@ -97,6 +100,7 @@ class Boundaries:
             "at": [progress.batch, progress.step],
             "outcomes": self._saves.outcomes(),
             "asked": self._asked(),
+            "early": self._early(),
             "pauses_s": {**self._measured_s},
         }
         decision = self._ranks.agree("a boundary", mine, lambda values: self._decide(progress, values))
@@ -201,7 +205,8 @@ class Boundaries:
                     f"{progress.batch}, step {progress.step}: all ranks must train on the same number of batches"
                 )
         outcomes = merge([value["outcomes"] for value in values])
-        requested = self._requested or progress.is_last or self._schedule.due(progress)
+        is_early = any(value["early"] for value in values)
+        requested = self._requested or is_early or progress.is_last or self._schedule.due(progress)
         between = progress.is_last or not progress.in_window or self._anywhere
         leaving = first_asked(values)
         can_save = requested and between and leaving is None and self._saves.can_take(outcomes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,8 +11,8 @@ from typing import NoReturn
 
 from resume_core.boundaries import Boundaries, first_asked
 from resume_core.errors import Preempted
-from resume_core.policy import Preemption
-from resume_core.preemption import SignalWatch, job_id, requeue, seconds_left
+from resume_core.policy import Preemption, as_notices
+from resume_core.preemption import NoticeWatch, SignalWatch, job_id, requeue, seconds_left
 from resume_core.ranks import Ranks
 from resume_core.storage import Tiers
 
@@ -46,19 +47,36 @@ class Leaving:
         self._preemption, self._ranks, self._tiers, self._log = preemption, ranks, tiers, log
         self._save_s, self._clock = save_s, clock
         self._signals = SignalWatch(preemption.signals, log)
+        names = as_notices(preemption.notices, "Preemption.notices") if _is_first_of_machine(ranks) else ()
+        self._notices = NoticeWatch(names, log)
         self._ends: list[tuple[float, str]] = []  # when the time of this process is over, and what says so
         self._looked_s = 0.0
+        self._over: str | None = None  # which of them has said so: a boundary is asked more than once
         self.pauses_s: dict[str, float] = {}
         """By kind, how long the longest pause was that this rank has measured."""
 
     def asked(self) -> str | None:
         """Why this rank should leave, None when it should not; asked at each boundary."""
-        if self._signals.received is not None or not self._ends:
+        if self._signals.received is not None:
             return self._signals.received
+        if self._notices.at_once is not None:
+            return self._notices.at_once.why
         now_s = self._clock()
         batch_s, self._looked_s = now_s - self._looked_s, now_s
+        if self._over is None and (self._ends or self._notices.ahead is not None):
+            self._over = self._ended(now_s, batch_s)
+        return self._over
+
+    def early(self) -> bool:
+        """Whether something has come to this rank that is worth a save; once."""
+        return self._notices.take_early()
+
+    def _ended(self, now_s: float, batch_s: float) -> str | None:
         left_s = _MARGIN_S + 2 * (batch_s + (self._save_s() or _UNKNOWN_S))
-        return next((why for end_s, why in self._ends if now_s + left_s >= end_s), None)
+        ends, ahead = list(self._ends), self._notices.ahead
+        if ahead is not None and ahead.end_s is not None:
+            ends.append((now_s + ahead.end_s - time.time(), ahead.why))
+        return next((why for end_s, why in ends if now_s + left_s >= end_s), None)
 
     @property
     def received(self) -> str | None:
@@ -68,6 +86,7 @@ class Leaving:
     def watch(self) -> None:
         """Take note of what asks for the machine, from now on."""
         self._signals.start()
+        self._notices.start()
         now_s, hours, slurm_s = self._clock(), self._preemption.max_hours, seconds_left()
         self._looked_s = now_s
         if hours is not None:
@@ -76,13 +95,15 @@ class Leaving:
             self._ends.append((now_s + slurm_s, "the time limit of the SLURM job"))
 
     def stop(self) -> None:
-        """The run is over: signals are others' again."""
+        """The run is over: signals are others' again, and nothing is asked for notices."""
         self._signals.stop()
+        self._notices.stop()
 
     def agreed(self) -> str | None:
         """Why all ranks should leave before their first batch; None when they should not.
 
-        Not because of a clock: a run whose time is short must get on by a batch at least.
+        Not because of a clock, or of a notice, which may stand there for long: a run whose time is short must get on by
+        a batch at least.
         """
         found: str | None = self._ranks.agree("the first batch", {"asked": self._signals.received}, first_asked)
         return found
@@ -104,7 +125,9 @@ class Leaving:
         start_s, outer = self._clock(), self._signals.at_once
         if is_saved and self.is_long(pauses_s, [kind]):
             self._signals.at_once = Preempted(self._preemption.exit_code)
-            if self._signals.received is not None:
+            # a notice may have come to another rank alone, which this one would wait for in vain
+            has_notice = self._notices.at_once is not None and self._ranks.size == 1
+            if self._signals.received is not None or has_notice:
                 raise self._signals.at_once
         try:
             yield
@@ -126,24 +149,38 @@ class Leaving:
             SaveFailedError: the first save of a new run failed, or three saves in a row.
             SupersededError: a newer attempt of the run has started.
         """
-        start_s = self._signals.received_s or time.monotonic()
-        code, grace_s = self._preemption.exit_code, self._preemption.grace_s
+        end_s, limit = self._end(why)
+        code = self._preemption.exit_code
         self._log.warning("%s: the run is saved at step %d, then this process ends with code %d", why, step, code)
         boundaries.settle()  # the memory is free
         save()
         boundaries.settle()  # it is on the nearest tier
-        if not boundaries.land(start_s + grace_s - time.monotonic()):
+        if not boundaries.land(end_s - time.monotonic()):
             self._log.warning(
-                "the save at step %d is on %s alone: %s takes longer than the %g s of Preemption(grace_s=...). It is "
-                "still being brought there.",
-                *(step, self._tiers.stores[0].url, self._tiers.directory.url, grace_s),
+                "the save at step %d is on %s alone: %s takes longer than %s. It is still being brought there.",
+                *(step, self._tiers.stores[0].url, self._tiers.directory.url, limit),
             )
             boundaries.settle(promoted=True)
         self._requeue(why)
         raise Preempted(code)
+
+    def _end(self, why: str) -> tuple[float, str]:
+        """When this machine goes, by ``time.monotonic``, as far as this rank knows; and what says so."""
+        notice = self._notices.at_once or self._notices.ahead
+        if notice is not None and notice.end_s is not None and why.startswith(notice.why):
+            return time.monotonic() + notice.end_s - time.time(), "the notice leaves time for"
+        grace_s = self._preemption.grace_s
+        start_s = self._signals.received_s or time.monotonic()
+        return start_s + grace_s, f"the {grace_s:g} s of Preemption(grace_s=...)"
 
     def _requeue(self, why: str) -> None:
         """Once, as the process ends here: by rank 0, when every rank has saved, and SLURM has signalled."""
         job, signalled = job_id(), why.startswith("SIG") and not why.startswith("SIGTERM")
         if self._preemption.requeue and self._ranks.is_first and job is not None and signalled:
             requeue(job, self._log)
+
+
+def _is_first_of_machine(ranks: Ranks) -> bool:
+    """Whether this rank looks for notices: one of each machine does, and all of them where that cannot be told."""
+    place = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
+    return ranks.size == 1 or place == "0"

@@ -6,12 +6,14 @@ guessed, but any sequence is normalised.
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
-__all__ = ["SaveEvery", "Keep", "Changes", "Preemption", "as_policy", "plain_options"]
+__all__ = ["SaveEvery", "Keep", "Changes", "Preemption", "as_notices", "as_policy", "plain_options"]
 
 _Policy = TypeVar("_Policy")
 
@@ -61,6 +63,39 @@ def _whole(name: str, value: float | None) -> None:
     _positive(name, value)
     if value is not None and not float(value).is_integer():
         raise ValueError(f"{name} must be a whole number, got {value!r}")
+
+
+def as_notices(value: Any, name: str) -> tuple[str, ...]:
+    """Where notices may come from, as `Preemption` takes them; empty for nowhere.
+
+    Args:
+        value: one of them or several; None, False or ``"off"`` for none.
+        name: of the argument, for messages.
+
+    Raises:
+        ValueError: something that is none of them.
+    """
+    if value is None or value is False or value in ("off", "none"):
+        return ()
+    several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    return tuple(dict.fromkeys(_notice(item, name) for item in (value if several else (value,))))
+
+
+_CLOUD = re.compile(r"auto|(?:aws|gcp|azure)(?:=https?://\S+)?")
+
+
+def _notice(item: Any, name: str) -> str:
+    text = os.fspath(item) if isinstance(item, (str, os.PathLike)) else ""
+    text = text.removeprefix("file://") if isinstance(text, str) else ""
+    if _CLOUD.fullmatch(text) or re.fullmatch(r"https?://[^\s/]\S*", text):
+        return text
+    # a word without a slash is a cloud misspelt rather than a file
+    if "://" not in text and (os.sep in text or isinstance(item, os.PathLike)):
+        return os.path.abspath(os.path.expanduser(text))
+    raise ValueError(
+        f'{name}: {item!r} is none of "auto", "aws", "gcp", "azure" (each of the three also as '
+        f'"aws=http://host:port"), the http(s) URL of a notice, and the path of a file with a slash in it ("./notice")'
+    )
 
 
 @dataclass(frozen=True)
@@ -181,9 +216,15 @@ class Preemption:
         exit_code: of the process that leaves.
         requeue: in a batch job of SLURM, put that into the queue again; not after SIGTERM, which SLURM itself sends,
             and who cancels the job.
+        notices: where the end of the machine is announced beside signals, one place or several. ``"auto"`` asks the
+            metadata services of AWS, GCP and Azure, and is over within a second where none answers; ``"aws"``,
+            ``"gcp"`` or ``"azure"`` one of them, ``"aws=http://host:port"`` at an address of your own. The path of a
+            file: that it appears, or changes, is the notice. An ``http(s)`` URL: that it answers 200 is, 404 and 204
+            say that there is none. None, False or ``"off"``: nothing is asked. The environment variable
+            ``EXACT_RESUME_NOTICES``, places with commas between them, overrides it.
 
     Raises:
-        ValueError: no such signal, one that no process can handle, or a number out of range.
+        ValueError: no such signal, one that no process can handle, a number out of range, or no such place.
     """
 
     signals: tuple[str, ...] = ("SIGTERM", "SIGUSR1")
@@ -191,6 +232,7 @@ class Preemption:
     max_hours: float | None = None
     exit_code: int = 143
     requeue: bool = True
+    notices: str | Sequence[str] | bool | None = "auto"
 
     def __post_init__(self) -> None:
         names: Iterable[str] = (self.signals,) if isinstance(self.signals, str) else self.signals or ()
@@ -198,6 +240,7 @@ class Preemption:
         for name in self.signals:
             if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
                 raise ValueError(f"Preemption.signals: {name!r} is no signal that this process can handle")
+        object.__setattr__(self, "notices", as_notices(self.notices, "Preemption.notices"))
         _positive("Preemption.grace_s", self.grace_s or -1)
         _positive("Preemption.max_hours", self.max_hours)
         if not isinstance(self.exit_code, int) or not 0 <= self.exit_code < 256:

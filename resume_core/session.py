@@ -109,7 +109,7 @@ class Session:
         )
         self._boundaries = Boundaries(
             *(self._ranks, Schedule(self._save, self._cadence), self._saves),
-            *(self._leaving.asked, self._leaving.pauses_s),
+            *(self._leaving.asked, self._leaving.pauses_s, self._leaving.early),
         )
         self._saved_at: int | None = None  # the batch of the newest save
         self._boundary: Progress | None = None  # the last
@@ -409,7 +409,7 @@ class Session:
             SaveFailedError: the first save of a new run failed, or three saves in a row.
             SupersededError: a newer attempt of the run has started.
             UnsupportedStateError: state that first exists after the first step cannot be saved.
-            Preempted: a signal has come to any rank: the run is saved, and the process should end.
+            Preempted: a signal or a notice has come to any rank: the run is saved, and the process should end.
             ResumeError: the ranks are not at the same batch, or one did not come to the meeting.
         """
         if self._attempt is None or self.is_over:

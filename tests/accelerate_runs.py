@@ -28,6 +28,7 @@ def _child(*jobs: Job, ranks: tuple[int, int, int] | None = None) -> None:
         )  # fmt: skip
         jobs = tuple(job.but(name=f"{job.name}.{rank}") for job in jobs)
     for job in jobs:
+        harness.hear(job)
         _run(job)
 
 

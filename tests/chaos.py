@@ -45,7 +45,7 @@ def chaos(folder: Path, script: Path, num_points: int, num_ranks: int, rank: int
     arguments = [str(word) for pair in options.items() for word in pair] + ["--ckpt-ignore-size"]
     training = [sys.executable, str(script), "{out}"]
     # 0.1.8 takes --crash-rank for the report alone: the rank that dies is told by the environment
-    environment = os.environ | {"CKPT_CHAOS_CRASH_RANK": str(rank)}
+    environment = os.environ | {"CKPT_CHAOS_CRASH_RANK": str(rank), "EXACT_RESUME_NOTICES": "off"}
     command = [sys.executable, "-m", "ckpt_chaos", "run", *arguments, "--", *training]
     return subprocess.call(command, env=environment)
 

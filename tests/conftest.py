@@ -11,6 +11,11 @@ import pytest
 import quick_disk  # noqa: F401
 
 from resume_core.capture.workers import SPARED
+from resume_core.preemption.notices import NOTICES
+
+os.environ[NOTICES] = (
+    "off"  # of this process and all that it starts: what the machine of the tests is told is not theirs
+)
 
 
 @pytest.fixture(autouse=True)

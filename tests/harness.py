@@ -120,6 +120,7 @@ def _child(job: Job) -> None:
     out = os.open(job.path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)
+    hear(job)
     operations = _armed(job)
     off_s = job.options.get("all_clocks_off_s", 0.0)
     if off_s:
@@ -133,6 +134,11 @@ def _child(job: Job) -> None:
     except BaseException as caught:
         error.write_text(f"{type(caught).__name__}: {caught}")
         raise
+
+
+def hear(job: Job) -> None:
+    """In the process of a job: where it looks for notices that its machine goes; nowhere unless its options say so."""
+    os.environ["EXACT_RESUME_NOTICES"] = job.options.get("notices", "off")
 
 
 def _armed(job: Job) -> Any:

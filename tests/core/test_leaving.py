@@ -171,9 +171,10 @@ def test_all_ranks_leave_at_one_boundary_whichever_was_asked(toy, tmp_path, aske
     assert found[0] == found[1]
 
 
-def test_a_run_whose_time_is_over_leaves_as_long_before_as_saving_takes(directory, start, monkeypatch, caplog):
+@pytest.mark.parametrize("save", [EVERY, NEVER])
+def test_a_run_whose_time_is_over_leaves_as_long_before_as_saving_takes(directory, start, save, caplog):
     now = [0.0]
-    run = start(directory, save=EVERY, preemption=Preemption(max_hours=1)).train(1)
+    run = start(directory, save=save, preemption=Preemption(max_hours=1)).train(1)
     run.session.wait()
     leaving = run.session._leaving
     leaving._clock, leaving._save_s = lambda: now[0], lambda: 40.0

@@ -83,7 +83,8 @@ def test_pytorch_lightning_alone_resumes_exactly(tmp_path):
     root = str(Path(sys.modules["lightning_resume"].__file__).parents[1])
     ended = subprocess.run(
         [sys.executable, str(script), str(tmp_path)],
-        capture_output=True, text=True, check=False, env={"PYTHONPATH": root, "PATH": ""},
+        capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": root, "PATH": "", "EXACT_RESUME_NOTICES": "off"},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert "resumed at step" in ended.stderr

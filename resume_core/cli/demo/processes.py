@@ -196,4 +196,5 @@ def _environment() -> dict[str, str]:
     root = str(Path(resume_core.__file__).resolve().parents[1])
     if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):  # a checkout that is not installed
         found["PYTHONPATH"] = os.pathsep.join(filter(None, (root, found.get("PYTHONPATH"))))
-    return found | {"OMP_NUM_THREADS": "1"}
+    # the demo takes its machine away itself
+    return found | {"OMP_NUM_THREADS": "1", "EXACT_RESUME_NOTICES": "off"}
