@@ -81,7 +81,8 @@ class Leaving:
     @property
     def received(self) -> str | None:
         """What has asked this process to leave, clocks apart; None when nothing has."""
-        return self._signals.received
+        notice = self._notices.at_once
+        return self._signals.received or (None if notice is None else notice.why)
 
     def watch(self) -> None:
         """Take note of what asks for the machine, from now on."""
