@@ -75,7 +75,7 @@ def leave(job, start, num_batches, delay_s, **how):
     return process.exitcode == 143
 
 
-SLOW = [pytest.param(*kind, marks=pytest.mark.slow) for kind in ((0, 30, 8), (2, 30, 8))]
+SLOW = [pytest.param(*kind, marks=pytest.mark.slow) for kind in ((0, 30, 14), (2, 30, 14))]
 
 
 @pytest.mark.parametrize("framework", [lightning, accelerate, trainer])
