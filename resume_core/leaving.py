@@ -19,6 +19,7 @@ from resume_core.storage import Tiers
 __all__ = ["Leaving"]
 
 _MARGIN_S = 15.0  # beside twice what the last batch and a save take
+_SLURM_LIMIT = "the time limit of the SLURM job"
 _UNKNOWN_S = 60.0  # a save, before the first was measured
 
 
@@ -93,7 +94,7 @@ class Leaving:
         if hours is not None:
             self._ends.append((now_s + hours * 3600, f"Preemption(max_hours={hours:g})"))
         if slurm_s is not None and self._preemption.signals:
-            self._ends.append((now_s + slurm_s, "the time limit of the SLURM job"))
+            self._ends.append((now_s + slurm_s, _SLURM_LIMIT))
 
     def stop(self) -> None:
         """The run is over: signals are others' again, and nothing is asked for notices."""
@@ -175,9 +176,11 @@ class Leaving:
         return start_s + grace_s, f"the {grace_s:g} s of Preemption(grace_s=...)"
 
     def _requeue(self, why: str) -> None:
-        """Once, as the process ends here: by rank 0, when every rank has saved, and SLURM has signalled."""
+        """Once, as the process ends here: by rank 0, when every rank has saved; not where SLURM does it, or nobody
+        wants it."""
         job, signalled = job_id(), why.startswith("SIG") and not why.startswith("SIGTERM")
-        if self._preemption.requeue and self._ranks.is_first and job is not None and signalled:
+        wanted = self._preemption.requeue and (signalled or why.startswith(_SLURM_LIMIT))
+        if wanted and self._ranks.is_first and job is not None:
             requeue(job, self._log)
 
 

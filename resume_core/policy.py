@@ -214,8 +214,8 @@ class Preemption:
         max_hours: hours that this process may train; it leaves as long before their end as saving takes. None: as long
             as it likes. The end of a job that SLURM names (``SLURM_JOB_END_TIME``) is met in the same way.
         exit_code: of the process that leaves.
-        requeue: in a batch job of SLURM, put that into the queue again; not after SIGTERM, which SLURM itself sends,
-            and who cancels the job.
+        requeue: in a batch job of SLURM, put that into the queue again, after a signal and at its time limit; not after
+            SIGTERM, which SLURM itself sends, and who cancels the job.
         notices: where the end of the machine is announced beside signals, one place or several. ``"auto"`` asks the
             metadata services of AWS, GCP and Azure, and is over within a second where none answers; ``"aws"``,
             ``"gcp"`` or ``"azure"`` one of them, ``"aws=http://host:port"`` at an address of your own. The path of a

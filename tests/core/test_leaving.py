@@ -189,8 +189,11 @@ def test_a_run_whose_time_is_over_leaves_as_long_before_as_saving_takes(director
 def test_the_time_limit_of_a_slurm_job_is_met(directory, start, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "41")
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 5))
+    requeued = []
+    monkeypatch.setattr("resume_core.leaving.requeue", lambda job, log: requeued.append(job))
     run = start(directory, save=EVERY)  # begins, so that it gets on by a batch
     assert leaves(run) == 143
+    assert requeued == ["41"]
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 10_000))
     again = start(directory, save=EVERY)
     assert again.restored.progress.step == 1
