@@ -200,8 +200,8 @@ class Checkpointer:
         Args:
             state: references to live tensors.
             header: what the manifest will say.
-            begun: called when it can be written, in another thread: before it is staged where one rank saves, else when
-                every rank has staged. An error that comes up later is raised here and in that thread.
+            begun: called when it can be written, in another thread: where one rank saves, as `Stager.stage` does; else
+                when every rank has staged. An error that comes up later is raised here and in that thread.
 
         Raises:
             UnsupportedStateError: a value that no checkpoint can hold, on this rank or another; names its place.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -204,7 +205,8 @@ class Stager:
 
         Args:
             files: each goes to a page boundary, in the order given.
-            begun: called with the images before anything is copied, for threads to start on them.
+            begun: called with the images, for threads to start on them: before anything is copied where that leaves a
+                core to them, else behind it.
 
         Raises:
             ValueError: two files have one name.
@@ -215,8 +217,9 @@ class Stager:
         self._arena.wait()
         staging = _Staging(self._memory, self._copies)
         images = [self._image(self._placed[file.name], file.name, staging) for file in files]
+        is_early = self._is_on_gpu or has_spare_core()
         try:
-            if begun is not None:
+            if begun is not None and is_early:
                 begun(images)
             with plain_tensors(), collector_paused():
                 self._copy(files, staging.progress)
@@ -224,7 +227,14 @@ class Stager:
             staging.progress.end(error)
             raise
         staging.progress.end()
+        if begun is not None and not is_early:
+            begun(images)
         return images
+
+    @property
+    def _is_on_gpu(self) -> bool:
+        """Whether something that is planned is copied by a GPU, beside which the host goes on."""
+        return any(group.device.type == "cuda" for placed in self._placed.values() for group in placed.groups)
 
     def _place(self, files: Sequence[FileSpec]) -> None:
         """Plans for ``files``; those that still fit, at the same place, are used again with their views."""
@@ -260,8 +270,7 @@ class Stager:
         return _Placed(layout, dict(file.metadata), offset, groups, unordered, file.plan)
 
     def _copy(self, files: Sequence[FileSpec], progress: Progress) -> None:
-        places = [self._placed[file.name] for file in files]
-        on_host = all(group.device.type != "cuda" for placed in places for group in placed.groups)
+        places, on_host = [self._placed[file.name] for file in files], not self._is_on_gpu
         for file, placed in zip(files, places, strict=True):
             for group in placed.groups:
                 if on_host:
@@ -299,6 +308,16 @@ def _groups(layout: Layout, image: torch.Tensor, devices: Mapping[str, torch.dev
                 groups.append(group)
             group.add(entry.name, part, target)
     return groups
+
+
+def has_spare_core() -> bool:
+    """Whether a thread beside the copy gets a core of its own.
+
+    Torch copies with as many threads as it computes with. On two cores, a writer beside two of them made training wait
+    1.2 to 1.4 times as long as the copy takes alone, and checkpoints durable a tenth of a bare write sooner.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores > torch.get_num_threads()
 
 
 def _slices(target: torch.Tensor) -> Sequence[_Slice | None]:

@@ -1,4 +1,5 @@
 import copy
+import os
 import random
 import threading
 
@@ -8,6 +9,7 @@ from parsing import parse
 
 from resume_core.image import Arena, FileSpec, Stager, flatten, unflatten
 from resume_core.image.progress import Progress
+from resume_core.image.stage import has_spare_core
 from tests.image.helpers import assert_same
 
 
@@ -195,6 +197,7 @@ def test_a_thread_reads_the_beginning_while_the_end_is_copied(monkeypatch):
         image.wait()
         read.append(image.buffer[-1])
 
+    monkeypatch.setattr("resume_core.image.stage.has_spare_core", lambda: True)
     threads = []
 
     def begun(images):
@@ -219,11 +222,42 @@ def test_an_error_in_the_middle_reaches_those_who_wait_for_the_rest(monkeypatch)
 
     monkeypatch.setattr(torch, "_foreach_copy_", breaking)
     state = {"a": torch.full((4000,), 1, dtype=torch.uint8), "b": torch.full((4000,), 2, dtype=torch.uint8)}
+    monkeypatch.setattr("resume_core.image.stage.has_spare_core", lambda: True)
     with pytest.raises(KeyboardInterrupt):
         Stager(Arena()).stage([FileSpec("f", state)], images.extend)
     images[0].wait(images[0].size_bytes - 4000)
     with pytest.raises(RuntimeError, match="broken off: KeyboardInterrupt"):
         images[0].wait()
+
+
+@pytest.mark.parametrize(("spare", "first"), [(True, "begun"), (False, "copied")])
+def test_writes_begin_beside_the_copy_where_a_core_is_left_to_them(monkeypatch, spare, first):
+    seen, copy = [], torch._foreach_copy_
+    monkeypatch.setattr("resume_core.image.stage.has_spare_core", lambda: spare)
+    monkeypatch.setattr(torch, "_foreach_copy_", lambda *args: (seen.append("copied"), copy(*args)))
+    Stager(Arena()).stage([FileSpec("f", {"a": torch.ones(4)})], lambda images: seen.append("begun"))
+    assert sorted(seen) == ["begun", "copied"]
+    assert seen[0] == first
+
+
+def test_a_core_is_spare_where_torch_leaves_one():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert has_spare_core() == (len(os.sched_getaffinity(0)) > 1)
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        assert not has_spare_core()
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_copy_that_breaks_off_begins_no_writes_where_they_would_come_behind_it(monkeypatch):
+    images = []
+    monkeypatch.setattr("resume_core.image.stage.has_spare_core", lambda: False)
+    monkeypatch.setattr(torch, "_foreach_copy_", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Stager(Arena()).stage([FileSpec("f", {"a": torch.ones(4)})], images.extend)
+    assert not images
 
 
 def test_two_files_of_one_name_are_refused():
