@@ -120,7 +120,9 @@ class History:
             return
         atexit.unregister(self._at_exit)
         left = self.left or (self._asked() if error is not None else None)
-        cause, why = _cause(error) if left is None else ("preempted", left)
+        # what a script ends with then is its own business; one of our errors says that it could not be saved
+        has_left = left is not None and not isinstance(error, ResumeError)
+        cause, why = ("preempted", left) if has_left else _cause(error)
         writing = self._writing
         if writing is not None:
             writing.join(_LAST_WORD_S)

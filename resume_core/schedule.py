@@ -17,6 +17,7 @@ __all__ = ["RETRY_S", "Cadence", "Schedule"]
 RETRY_S = 30.0
 """After a failed save, seconds until the next try; a disk that is full for a moment must not use up all tries."""
 
+_UNMEASURED_MINUTES = 10.0  # until a save is measured, where the user named none
 _WORTH_SAYING = 0.1  # share by which the interval has changed since it was said last
 _SETTLED_S, _SETTLED_SAVES = 60.0, 3  # before that, nobody knows what share of the time saving takes
 
@@ -36,7 +37,8 @@ class Cadence:
         self._known = "SaveEvery(mtbf_hours=...)"
         self._said_s = 0.0
         self._has_warned = False
-        self.interval_s = None if save.minutes is None else save.minutes * 60
+        minutes = save.minutes or (None if save.mtbf_hours is None else _UNMEASURED_MINUTES)
+        self.interval_s = None if minutes is None else minutes * 60
         """Seconds between saves; None for no rule by time."""
 
     def observe(self, num: int, up_s: float) -> None:

@@ -114,6 +114,11 @@ def test_it_is_said_again_only_when_it_has_changed(messages):
     assert [text.split()[3] for text in messages.messages if "a save every" in text] == ["89.7", "132.2", "163.3"]
 
 
+def test_until_a_save_is_measured_there_is_an_interval_in_any_case():
+    assert Lived(SaveEvery(minutes=None, mtbf_hours=2.5)).cadence.interval_s == 600
+    assert Lived(SaveEvery(minutes=None)).cadence.interval_s is None
+
+
 def test_it_is_never_shorter_than_the_directory_can_take(messages):
     lived = Lived(SaveEvery(mtbf_hours=0.1)).save(1, blocked_s=0.01, durable_s=90)
     assert lived.cadence.interval_s == pytest.approx(89.99)
