@@ -351,7 +351,7 @@ class Session:
         restored = self._restored
         accepted = [d.as_dict() for d in _decisive(restored)] if restored else []
         info = {"provenance": dict(self._provenance), "accepted": accepted, "key": self._key}
-        info |= self._origin_fact
+        info |= {"keep": asdict(self._keep), **self._origin_fact}
         # a fit after another one goes on from live objects that are what that one had saved at its end
         origin = restored.ref if restored else self._fits.origin
         attempt = claim(self._lineage, self._ranks, origin=origin, info=info, anew=self._resume == "never")

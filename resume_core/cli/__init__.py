@@ -17,11 +17,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from resume_core.cli.ls.command import ls
 from resume_core.cli.options import StorageOptions, parse_storage_options
 from resume_core.cli.plan.command import plan
 from resume_core.cli.verify.command import verify
 
-__all__ = ["DemoFramework", "ExportFormat", "Plugin", "app", "demo", "export", "main", "plan", "verify"]
+__all__ = ["DemoFramework", "ExportFormat", "Plugin", "app", "demo", "export", "ls", "main", "plan", "verify"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -142,5 +143,6 @@ def _import_all(modules: list[str] | tuple[str, ...]) -> None:
         importlib.import_module(module)
 
 
+app.command()(ls)
 app.command()(plan)
 app.command()(verify)

@@ -12,7 +12,7 @@ from resume_core.storage.manifest import CheckpointRef
 from resume_core.storage.paths import parse_checkpoint_folder
 from resume_core.storage.sealed import JsonMapping
 
-__all__ = ["Entry", "Verdict", "judge"]
+__all__ = ["Entry", "Verdict", "judge", "reasons"]
 
 Verdict = Literal["keep", "thin", "delete"]
 
@@ -82,6 +82,28 @@ def judge(line: Sequence[Entry], keep: Keep) -> list[Verdict]:
         verdicts.append("keep" if place in whole else "delete" if place not in kept else "thin" if is_old else "keep")
         num_newer += verdicts[-1] == "keep" and entry.is_sound
     return verdicts
+
+
+def reasons(line: Sequence[Entry], keep: Keep) -> list[list[str]]:
+    """Of each checkpoint the rules that keep it, as users wrote them; empty for one that nothing keeps.
+
+    Args:
+        line: newest first.
+        keep: the user's policy.
+    """
+    found: list[list[str]] = [["damaged"] if entry.problem else [] for entry in line]
+    last = _newest(line, keep.last)
+    for place in sorted(last):
+        found[place].append("the end of a fit" if line[place].pin is not None else f"last={keep.last}")
+    rules = {
+        f"every_steps={keep.every_steps}": _milestones(line, keep.every_steps, lambda entry: entry.step),
+        f"every_epochs={keep.every_epochs}": _milestones(line, keep.every_epochs, lambda entry: entry.num_epochs),
+        f"best={keep.best!r}": _best(line, keep),
+    }
+    for rule, places in rules.items():
+        for place in places:
+            found[place].append(rule)
+    return found
 
 
 def _newest(line: Sequence[Entry], num_kept: int) -> set[int]:

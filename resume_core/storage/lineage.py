@@ -197,7 +197,7 @@ class Lineage:
         Raises:
             OSError: the store cannot be read.
         """
-        refs = [self._ref(attempt, name) for name in self._names(attempt)]
+        refs = [self._ref(attempt, name) for name in self.names(attempt)]
         return sorted((ref for ref in refs if ref is not None), key=_position(refs), reverse=True)
 
     def thinned(self, attempt: str) -> list[Manifest]:
@@ -217,7 +217,7 @@ class Lineage:
         Raises:
             OSError: the store cannot be read.
         """
-        for ref in (CheckpointRef(attempt, name) for name in self._names(attempt)):
+        for ref in (CheckpointRef(attempt, name) for name in self.names(attempt)):
             found: Manifest | CorruptCheckpointError
             try:
                 found = read_weights_manifest(self.tiers.stores[-1], ref)
@@ -228,8 +228,12 @@ class Lineage:
             if not self.tiers.committed(ref):
                 yield (found.ref if isinstance(found, Manifest) else ref), found
 
-    def _names(self, attempt: str) -> list[str]:
-        """The checkpoint folders of an attempt, on any tier, whatever is in them."""
+    def names(self, attempt: str) -> list[str]:
+        """The checkpoint folders of an attempt, on any tier, whatever is in them, by their names.
+
+        Raises:
+            OSError: the store cannot be read.
+        """
         names = set[str]()
         for store in self.tiers.holding(attempt):
             with suppress(CorruptCheckpointError):  # `lost` tells

@@ -48,7 +48,7 @@ from resume_core.storage.paths import (
 )
 from resume_core.storage.read import is_there, list_folder, read_manifest
 
-__all__ = ["Pruned", "clean", "prune"]
+__all__ = ["Pruned", "clean", "line_entries", "prune"]
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _done(store: Store, tasks: list[_Task], spare: Callable[[], Collection[str]]
 
 def _tasks(view: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None, odd: list[str]) -> Iterator[_Task]:
     own = view.checkpoints(attempt.name)
-    line, is_whole = _line(view, attempt, pin)
+    line, is_whole = line_entries(view, attempt, pin)
     odd += [f"{entry.ref.path} stays: {entry.problem}" for entry in line if entry.problem]
     for entry, verdict in reversed(list(zip(line, judge(line, keep), strict=True))):
         if verdict != "keep":
@@ -213,8 +213,8 @@ def _older(view: Lineage, attempt: Attempt) -> list[str]:
     return [name for name in names if view.tiers.holds(store, name)]
 
 
-def _line(view: Lineage, attempt: Attempt, pin: _Pin | None) -> tuple[list[Entry], bool]:
-    """The current line as far as it can be read, newest first, and whether that was to its end."""
+def line_entries(view: Lineage, attempt: Attempt, pin: _Pin | None = None) -> tuple[list[Entry], bool]:
+    """The line of an attempt as far as it can be read, newest first, and whether that was to its end."""
     line: list[Entry] = []
     is_whole = True
     try:

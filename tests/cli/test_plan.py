@@ -14,7 +14,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 from walks import Start
 
-import resume_core
 from resume_core import Keep
 from resume_core.cli import app
 from resume_core.cli.plan.advice import make_plan
@@ -278,7 +277,7 @@ def test_a_terminal_that_knows_ascii_alone_gets_ascii():
 
 
 def test_the_readme_shows_what_the_command_prints():
-    readme = (Path(resume_core.__file__).parents[1] / "README.md").read_text()
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
     shown = readme[readme.index("<!-- plan -->\n") : readme.index("<!-- end of plan -->")].splitlines()[1:]
     command = next(line for line in readme.splitlines() if line.startswith("    exact-resume plan --"))
     output = invoke(*command.split()[2:]).output.splitlines()

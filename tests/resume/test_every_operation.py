@@ -25,7 +25,7 @@ def leftovers(directory):
     """What lies there beside committed checkpoints and the attempts' own files."""
     whole = {path.parent for path in directory.glob("attempt-*/step-*/manifest.json")}
     found = [path for path in directory.rglob("*") if path.is_file() and path.parent not in whole]
-    return [path for path in found if path.name != "attempt.json"]
+    return [path for path in found if path.name not in ("attempt.json", "history.json")]
 
 
 def check_resumed(killed, expected):

@@ -1,0 +1,1 @@
+"""``exact-resume ls``: the attempts of a run and their checkpoints."""

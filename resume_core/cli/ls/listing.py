@@ -1,0 +1,233 @@
+"""What is in a run's directory, read from small files alone: claims, histories and manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from resume_core.candidates import open_lineage
+from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
+from resume_core.finish import finished_fit
+from resume_core.policy import Keep, as_policy
+from resume_core.storage import Attempt, CheckpointRef, Lineage, Manifest, PastAttempt, Store, read_history
+from resume_core.storage.keeping import reasons
+from resume_core.storage.paths import WEIGHTS_FILE, join_key, parse_checkpoint_folder
+from resume_core.storage.read import is_there, read_weights_manifest
+from resume_core.storage.retention import line_entries
+
+__all__ = ["AttemptListed", "CheckpointListed", "Listing", "listing"]
+
+
+@dataclass(frozen=True)
+class CheckpointListed:
+    """A checkpoint. Numbers are None where its manifest is damaged.
+
+    Attributes:
+        path: below the run's directory.
+        state: ``"whole"``, ``"weights only"`` or ``"damaged"``, as far as its manifest tells.
+        step: optimizer steps done.
+        epoch: of its last batch.
+        batch: batches trained on.
+        reason: why it was saved.
+        time: when, as ISO 8601.
+        size_bytes: of its files.
+        tiers: where it is committed, nearest first.
+        is_on_line: whether the next start may go on from it.
+        kept_by: the rules of `Keep` that keep it; None where that cannot be told.
+        problem: what is wrong with it.
+    """
+
+    path: str
+    state: str
+    step: int | None = None
+    epoch: int | None = None
+    batch: int | None = None
+    reason: str | None = None
+    time: str | None = None
+    size_bytes: int | None = None
+    tiers: list[str] = field(default_factory=list)
+    is_on_line: bool = False
+    kept_by: list[str] | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class AttemptListed:
+    """One start of the job.
+
+    Attributes:
+        name: its folder.
+        resumed_from: the checkpoint that it went on from; None for one that began anew.
+        history: what it has told of itself; None where it left nothing.
+        checkpoints: the newest first.
+        num_not_shown: older ones that were not read.
+    """
+
+    name: str
+    resumed_from: str | None
+    history: Mapping[str, Any] | None
+    checkpoints: list[CheckpointListed]
+    num_not_shown: int
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A run.
+
+    Attributes:
+        url: of its directory.
+        attempts: the newest first.
+        damaged: what is wrong with attempts that cannot be read.
+    """
+
+    url: str
+    attempts: list[AttemptListed]
+    damaged: list[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Strict JSON."""
+        return asdict(self)
+
+
+def listing(
+    url: str, *, scratch: str | None = None, options: Mapping[str, Any] | None = None, most: int | None = None
+) -> Listing:
+    """Look at a run.
+
+    Args:
+        url: of its directory.
+        scratch: the run's fast local directory.
+        options: for fsspec.
+        most: how many checkpoints are read, the newest; None for all.
+
+    Raises:
+        CheckpointNotFoundError: there is no run.
+        ValueError: a URL that cannot be meant.
+        OSError: the store cannot be read.
+    """
+    lineage = open_lineage(url, scratch, options).glance()
+    attempts, damaged = lineage.attempts(), [str(error) for error in lineage.damaged()]
+    if not attempts and not damaged:
+        raise CheckpointNotFoundError(f"{url} is no directory of a run: there is no attempt in it", path=url)
+    look, found = _Look(lineage, attempts, knows_all=most is None), []
+    for attempt in reversed(attempts):
+        names = look.names(attempt.name)
+        shown = names if most is None else names[: max(most, 0)]
+        most = None if most is None else most - len(shown)
+        checkpoints = [look.checkpoint(CheckpointRef(attempt.name, name)) for name in shown]
+        origin = attempt.restored_from
+        found.append(
+            AttemptListed(
+                attempt.name,
+                origin.path if origin is not None else None,
+                look.history(attempt.name),
+                [one for one in checkpoints if one is not None],
+                len(names) - len(shown),
+            )
+        )
+    return Listing(lineage.store.url, found, damaged)
+
+
+class _Look:
+    """One look at a run.
+
+    Args:
+        lineage: a glance at it.
+        attempts: all of them, oldest first.
+        knows_all: whether every manifest is read, so that it can be told which rule keeps what.
+    """
+
+    def __init__(self, lineage: Lineage, attempts: list[Attempt], *, knows_all: bool) -> None:
+        self._lineage = lineage
+        self._line = dict[str, CheckpointRef | None]()
+        self._kept_by = dict[str, list[str]]()
+        if not attempts:
+            return
+        with suppress(ResumeError):  # damage, which is told elsewhere
+            self._line.update(lineage.branches(attempts[-1].name))
+        keep = _keep_of(attempts[-1])
+        if knows_all and keep is not None:
+            line, _ = line_entries(lineage, attempts[-1], finished_fit)
+            self._kept_by = {entry.ref.path: rules for entry, rules in zip(line, reasons(line, keep), strict=True)}
+
+    def names(self, attempt: str) -> list[str]:
+        """The checkpoints of an attempt by their steps, the newest first."""
+        return sorted(self._lineage.names(attempt), key=lambda name: parse_checkpoint_folder(name) or (0, 0))[::-1]
+
+    def history(self, attempt: str) -> Mapping[str, Any] | None:
+        try:
+            past = read_history(self._lineage.store, attempt)
+        except CorruptCheckpointError:
+            return None
+        return None if past is None else _told(past)
+
+    def checkpoint(self, ref: CheckpointRef) -> CheckpointListed | None:
+        """None for a folder in which nothing is committed, or of which nothing is left."""
+        tiers = self._lineage.tiers.committed(ref)
+        try:
+            if tiers:
+                return self._listed(self._lineage.read_manifest(ref), tiers, "whole")
+            key = join_key(ref.path, WEIGHTS_FILE)
+            holding = [store for store in self._lineage.tiers.holding(ref.attempt) if is_there(store, key)]
+            if holding:
+                return self._listed(read_weights_manifest(holding[-1], ref), holding, "weights only")
+        except CheckpointNotFoundError:  # deleted meanwhile
+            return None
+        except CorruptCheckpointError as error:
+            return CheckpointListed(ref.path, "damaged", tiers=[store.url for store in tiers], problem=str(error))
+        return None
+
+    def _listed(self, manifest: Manifest, tiers: list[Store], state: str) -> CheckpointListed:
+        header, ref = manifest.header, manifest.ref
+        progress: Any = header.get("progress")
+        place: Mapping[str, Any] = progress if isinstance(progress, dict) else {}
+        branch = self._line.get(ref.attempt)
+        before = branch is None or (ref.serial or 0) <= (branch.serial or 0)
+        return CheckpointListed(
+            path=ref.path,
+            state=state,
+            step=_number(place, "step"),
+            epoch=_number(place, "epoch"),
+            batch=_number(place, "batch"),
+            reason=_text(header, "reason"),
+            time=_text(header, "time"),
+            size_bytes=sum(record.size_bytes for record in manifest.files),
+            tiers=[store.url for store in tiers],
+            is_on_line=state == "whole" and ref.attempt in self._line and before,
+            kept_by=self._kept_by.get(ref.path),
+        )
+
+
+def _told(past: PastAttempt) -> dict[str, Any]:
+    """What people ask of a history."""
+    return {
+        "host": past.host,
+        "started": past.started,
+        "seen": past.seen,
+        "trained_s": past.trained_s,
+        "batch": past.at["batch"],
+        "step": past.at["step"],
+        "cause": past.cause,
+        "why": past.why,
+    }
+
+
+def _keep_of(attempt: Attempt) -> Keep | None:
+    """The policy that an attempt has written down; None for one that did not, or whose file somebody made."""
+    found = attempt.info.get("keep")
+    try:
+        return as_policy(Keep, found, "keep") if isinstance(found, dict) else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _number(fields: Mapping[str, Any], name: str) -> int | None:
+    value = fields.get(name)
+    return value if isinstance(value, int) else None
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    return value if isinstance(value, str) else None
