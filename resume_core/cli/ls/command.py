@@ -95,7 +95,7 @@ def _state(one: CheckpointListed) -> Text:
     if one.state == "damaged":
         return Text(f"damaged: {one.problem}", "bold red")
     words = [one.state] if one.state != "whole" else []
-    if not one.is_on_line:
+    if one.state == "whole" and not one.is_on_line:
         words.append("on no line")
     if one.kept_by is not None:
         words.append("kept by " + ", ".join(one.kept_by) if one.kept_by else "kept by no rule")
