@@ -23,7 +23,7 @@ def broken(whole, at, tmp_path):
 
 
 @pytest.mark.parametrize("framework", list(WINDOWS))
-@pytest.mark.parametrize(("workers", "windows"), [(2, False), (0, True)])
+@pytest.mark.parametrize(("workers", "windows"), [(2, False), pytest.param(0, True, marks=pytest.mark.slow)])
 def test_a_sample_that_cannot_be_read_costs_no_batch(tmp_path, framework, workers, windows):
     whole, start, train = framework(tmp_path, workers=workers, **(WINDOWS[framework] if windows else {}))
     end = train(whole)

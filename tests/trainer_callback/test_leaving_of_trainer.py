@@ -68,8 +68,8 @@ STEPS, EPOCHS = {"eval_strategy": "steps", "eval_steps": 2}, {"eval_strategy": "
     ("hook", "asked_at", "saved", "arguments"),
     [
         ("evaluation", 4, 3, STEPS),
-        ("evaluation", 6, 5, STEPS),
-        ("evaluation", 4, 3, STEPS | {"gradient_accumulation_steps": 2}),
+        pytest.param("evaluation", 6, 5, STEPS, marks=pytest.mark.slow),
+        pytest.param("evaluation", 4, 3, STEPS | {"gradient_accumulation_steps": 2}, marks=pytest.mark.slow),
         ("evaluation", 8, 8, EPOCHS),
         ("end", 8, 8, EPOCHS),
     ],
