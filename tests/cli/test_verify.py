@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from walks import Walk
 
 from resume_core import Keep, SaveEvery
 from resume_core.cli import app
+from resume_core.cli.verify.check import Copy
 from resume_core.ranks import Ranks
 from resume_core.session import Session
 from resume_core.state import Progress
@@ -112,6 +114,38 @@ def test_every_tier_is_checked(tmp_path):
     code, text = verify(directory, "--scratch", scratch)
     assert (code, f"1 of {num} damaged" in text) == (1, True)  # although the directory has a whole copy
     assert verify(directory)[0] == 0
+
+
+def test_one_that_is_deleted_while_others_are_read_is_not_damaged(run, monkeypatch):
+    plain = Copy.check
+
+    def late(copy):
+        if copy.ref.name == "step-000000002":
+            shutil.rmtree(next(Path(run).glob("*/step-000000001")))  # as retention does, the manifest first
+        return plain(copy)
+
+    monkeypatch.setattr(Copy, "check", late)
+    code, text = verify(run)
+    assert (code, "1 of 4 deleted meanwhile" in text) == (0, True)
+
+
+def test_a_store_that_refuses_says_nothing_of_what_lies_there(run, monkeypatch):
+    def refuse(store, key, *_):
+        raise PermissionError(13, "Permission denied", key)
+
+    monkeypatch.setattr("resume_core.storage.local.LocalStore.read_scattered", refuse)
+    code, text = verify(run)
+    assert (code, "4 of 4 not readable" in text) == (2, True)
+    files(run, "*/step-000000001/model.safetensors")[0].write_bytes(b"")
+    code, text = verify(run)
+    assert (code, "1 of 4 damaged, 3 of 4 not readable" in text) == (1, True)
+
+
+def test_a_run_without_a_checkpoint_has_nothing_to_check(run):
+    for path in files(run, "*/step-*"):
+        shutil.rmtree(path)
+    code, text = verify(run)
+    assert (code, "No committed checkpoint exists" in text) == (2, True)
 
 
 def test_thinned_checkpoints(tmp_path):

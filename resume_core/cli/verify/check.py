@@ -79,24 +79,29 @@ def copies(
         damaged = lineage.damaged()
     else:
         name = ""
-    found = [copy for copy in _all(lineage.glance()) if _fits(copy.ref, name)]
+    found = [copy for copy in _all(lineage) if _fits(copy.ref, name)]
     if name and not any(copy.ref.path == name for copy in found):
         exact = name.rpartition("/")[2]
         found = [copy for copy in found if copy.ref.name == exact] or found
     if not found and (name or not damaged) and not lineage.attempts():
         raise CheckpointNotFoundError(f"{url} is no directory of a run: there is no attempt in it", path=url)
-    if not found and name:
-        raise CheckpointNotFoundError(f"{name!r} in {lineage.store.url}: {lineage.inventory()}", path=url)
+    if not found and (name or not damaged):
+        what = f"{name!r} in {lineage.store.url}" if name else lineage.store.url
+        raise CheckpointNotFoundError(f"{what}: {lineage.inventory()}", path=url)
     return found, damaged
 
 
 def _all(lineage: Lineage) -> Iterator[Copy]:
-    for attempt in reversed(lineage.attempts()):
-        for ref in lineage.checkpoints(attempt.name):
-            yield from (Copy(CheckpointRef(ref.attempt, ref.name), store) for store in lineage.tiers.committed(ref))
-        for ref, _ in lineage.weights(attempt.name):
+    seen = lineage.glance()
+    # a glance is for finding them: it remembers what it has read, and what was deleted since would look damaged
+    plain = dict(zip(seen.tiers.stores, lineage.tiers.stores, strict=True))
+    for attempt in reversed(seen.attempts()):
+        for ref in seen.checkpoints(attempt.name):
+            found = seen.tiers.committed(ref)
+            yield from (Copy(CheckpointRef(ref.attempt, ref.name), plain[store]) for store in found)
+        for ref, _ in seen.weights(attempt.name):
             key = join_key(ref.path, WEIGHTS_FILE)
-            stores = [store for store in lineage.tiers.holding(ref.attempt) if is_there(store, key)]
+            stores = [plain[store] for store in seen.tiers.holding(ref.attempt) if is_there(store, key)]
             yield from (Copy(ref, store, weights_only=True) for store in stores)
 
 

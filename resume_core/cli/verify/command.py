@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["verify"]
 
-_WHOLE, _DAMAGED, _GONE = "whole", "damaged", "deleted meanwhile"
-_STYLES = {_WHOLE: "green", _DAMAGED: "bold red", _GONE: "dim"}
+_WHOLE, _DAMAGED, _GONE, _UNREAD = "whole", "damaged", "deleted meanwhile", "not readable"
+_STYLES = {_WHOLE: "green", _DAMAGED: "bold red", _GONE: "dim", _UNREAD: "yellow"}
 
 
 def verify(
@@ -30,7 +31,7 @@ def verify(
 ) -> None:
     """Read every byte of a run's checkpoints, on every tier, and compare it with its digest. Nothing is written.
 
-    Exit code 0: all are whole. 1: something is damaged. 2: there is nothing to check, or it cannot be read.
+    Exit code 0: all are whole. 1: something is damaged. 2: there is nothing to check, or not all of it can be read.
     """
     options = parse_storage_options(storage_options)
     from resume_core.cli.verify.check import copies
@@ -50,7 +51,8 @@ def verify(
         typer.echo(json.dumps({"url": url, "copies": rows}, indent=1))
     else:
         _print(rows, console)
-    raise typer.Exit(int(any(row["state"] == _DAMAGED for row in rows)))
+    states = {row["state"] for row in rows}
+    raise typer.Exit(1 if _DAMAGED in states else 2 if _UNREAD in states else 0)
 
 
 def _checked(found: list[Copy], console: Console) -> list[dict[str, Any]]:
@@ -73,8 +75,10 @@ def _check(copy: Copy) -> dict[str, Any]:
         size_bytes = copy.check()
     except CheckpointNotFoundError:
         return _row(*place, 0, _GONE)
-    except (CorruptCheckpointError, OSError) as error:
+    except CorruptCheckpointError as error:
         return _row(*place, 0, _DAMAGED, str(error))
+    except OSError as error:  # the store refused, which says nothing of what lies there
+        return _row(*place, 0, _UNREAD, str(error))
     return _row(*place, size_bytes, _WHOLE) | {"weights_only": copy.weights_only}
 
 
@@ -95,5 +99,6 @@ def _print(rows: list[dict[str, Any]], console: Console) -> None:
     for row in rows:
         if row["problem"]:
             console.print(Text(f"- {row['problem']}"))
-    num_damaged, num = sum(row["state"] == _DAMAGED for row in rows), len(rows)
-    console.print(f"{num_damaged} of {num} damaged" if num_damaged else f"{num} of {num} whole")
+    counts = Counter(row["state"] for row in rows)
+    said = [f"{counts[state]} of {len(rows)} {state}" for state in (_DAMAGED, _UNREAD, _GONE) if counts[state]]
+    console.print(", ".join(said) or f"{len(rows)} of {len(rows)} whole")
