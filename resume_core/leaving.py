@@ -48,8 +48,8 @@ class Leaving:
         self._preemption, self._ranks, self._tiers, self._log = preemption, ranks, tiers, log
         self._save_s, self._clock = save_s, clock
         self._signals = SignalWatch(preemption.signals, log)
-        names = as_notices(preemption.notices, "Preemption.notices") if _is_first_of_machine(ranks) else ()
-        self._notices = NoticeWatch(names, log)
+        names = as_notices(preemption.notices, "Preemption.notices")
+        self._notices = NoticeWatch(names, log, looks=_is_first_of_machine(ranks))
         self._ends: list[tuple[float, str]] = []  # when the time of this process is over, and what says so
         self._looked_s = 0.0
         self._over: str | None = None  # which of them has said so: a boundary is asked more than once
@@ -125,13 +125,13 @@ class Leaving:
             is_saved: whether the last boundary was.
         """
         start_s, outer = self._clock(), self._signals.at_once
-        if is_saved and self.is_long(pauses_s, [kind]):
-            self._signals.at_once = Preempted(self._preemption.exit_code)
-            # a notice may have come to another rank alone, which this one would wait for in vain
-            has_notice = self._notices.at_once is not None and self._ranks.size == 1
-            if self._signals.received is not None or has_notice:
-                raise self._signals.at_once
         try:
+            if is_saved and self.is_long(pauses_s, [kind]):
+                self._signals.at_once = Preempted(self._preemption.exit_code)
+                # a notice may have come to another rank alone, which this one would wait for in vain
+                has_notice = self._notices.at_once is not None and self._ranks.size == 1
+                if self._signals.received is not None or has_notice:
+                    raise self._signals.at_once
             yield
         finally:
             self._signals.at_once = outer

@@ -34,18 +34,26 @@ class NoticeWatch:
         names: places, as `Preemption.notices` has them.
         log: where it is said what is watched, and what is not.
         environ: the environment.
+        looks: whether this process is the one of its machine that looks.
 
     Raises:
         ValueError: the environment names something that is no place.
     """
 
-    def __init__(self, names: Sequence[str], log: logging.Logger, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        log: logging.Logger,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        looks: bool = True,
+    ) -> None:
         given = environ.get(NOTICES)
         if given:
             is_off = given.strip().lower() in ("off", "none")
             parts = () if is_off else [part.strip() for part in given.split(",") if part.strip()]
             names = as_notices(parts, f"the environment variable {NOTICES}")
-        self._sources, self._log = sources(names, environ), log
+        self._sources, self._log = sources(names, environ) if looks else [], log
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._first: dict[Source, Notice | None] = {}  # what the first look found

@@ -17,6 +17,13 @@ _ADDRESS = "http://169.254.169.254"
 _ADDRESS_V6 = "http://[fd00:ec2::254]"  # of AWS alone
 
 
+_Stamp = tuple[int, int, int] | None
+
+_known: dict[str, _Stamp] = {}
+"""By path, what lay there when this process looked first, or what it has taken note of since: a script that makes
+several fits has one beginning."""
+
+
 class File:
     """A file that somebody writes. What lies there from the beginning is left over from the last time.
 
@@ -29,7 +36,7 @@ class File:
 
     def __init__(self, path: str) -> None:
         self.name = self._path = path
-        self._before = self._stamp()
+        self._before = _known.setdefault(path, self._stamp())
 
     def begin(self, web: Web) -> None:
         """Nothing: it may come at any time."""
@@ -38,9 +45,10 @@ class File:
         """See `Source`."""
         stamp = self._stamp()
         if stamp is None:
-            self._before = None
+            self._before = _known[self._path] = None
         if stamp == self._before:
             return None
+        _known[self._path] = stamp
         try:
             with open(self._path, encoding="utf-8", errors="replace") as file:
                 line = first_line(file.read(4096))
@@ -48,7 +56,7 @@ class File:
             line = ""
         return Notice(f"the notice {self._path}" + (f" ({line})" if line else ""))
 
-    def _stamp(self) -> tuple[int, int, int] | None:
+    def _stamp(self) -> _Stamp:
         try:
             found = os.stat(self._path)
         except OSError:

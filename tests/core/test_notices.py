@@ -131,6 +131,12 @@ def test_the_environment_overrides_the_policy(tmp_path):
         NoticeWatch(("auto",), LOG, {NOTICES: "gpc"})
 
 
+def test_where_another_process_of_the_machine_looks_the_environment_does_not_change_that(tmp_path, monkeypatch):
+    assert NoticeWatch(("auto",), LOG, {NOTICES: f"{tmp_path}/leave"}, looks=False)._sources == []
+    with pytest.raises(ValueError, match="is none of"):  # of which all say alike that it is wrong
+        NoticeWatch(("auto",), LOG, {NOTICES: "gpc"}, looks=False)
+
+
 def test_addresses_are_those_that_the_tools_of_the_clouds_know():
     def found(*named, **environ):
         return [source.name for source in sources(named, environ)]
@@ -266,6 +272,15 @@ def test_a_file_is_a_notice_when_it_appears_or_changes(watch, tmp_path):
     assert again.at_once is None
     path.write_text("maintenance at noon")
     assert notice(again).why.startswith(f"the notice {path}")
+
+
+def test_a_file_that_appears_between_two_fits_of_a_script_is_a_notice(watch, tmp_path):
+    watch(tmp_path / "leave").stop()
+    (tmp_path / "leave").touch()
+    assert notice(watch(tmp_path / "leave")).why == f"the notice {tmp_path / 'leave'}"
+    again = watch(tmp_path / "leave")  # a cell that is run again behind it
+    time.sleep(0.1)
+    assert again.at_once is None
 
 
 def test_the_first_line_of_a_file_is_said(watch, tmp_path):
