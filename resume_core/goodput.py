@@ -99,7 +99,14 @@ def _wall_s(first: PastAttempt, last: PastAttempt) -> float:
     Raises:
         ValueError: that is no time.
     """
-    return (datetime.fromisoformat(last.seen) - datetime.fromisoformat(first.started)).total_seconds()
+    return (_moment(last.seen) - _moment(first.started)).total_seconds()
+
+
+def _moment(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"{text!r} is a time of nowhere")
+    return found
 
 
 def account(lineage: Lineage, attempt: str, log: logging.Logger) -> Account:
@@ -147,7 +154,9 @@ def _share(lineage: Lineage, past: PastAttempt, branch: CheckpointRef | None, *,
 
 def _newest_durable(past: PastAttempt) -> tuple[float, int]:
     """Seconds of training, and batches of the run, that the newest save of an attempt holds."""
-    saves = [save for save in past.saves if save.get("end") == "durable" and "trained_s" in save]
+    # that it has ended is told at the boundary after it, which a script that ends at once does not reach
+    is_durable = [save for save in past.saves if "durable_s" in save and save.get("end") != "failed"]
+    saves = [save for save in is_durable if "trained_s" in save]
     return (float(saves[-1]["trained_s"]), int(saves[-1]["batch"])) if saves else (0.0, 0)
 
 

@@ -99,6 +99,11 @@ class History:
         facts = {"step": progress.step, "batch": progress.batch, "reason": reason, "time": _now()}
         self.note(path, **facts, trained_s=self.trained_s, blocked_s=blocked_s)
 
+    def adopted(self, path: str, progress: Progress) -> None:
+        """What an earlier attempt has left on the scratch becomes a save of this one, which has trained nothing yet."""
+        facts = {"step": progress.step, "batch": progress.batch, "reason": "adopted", "time": _now()}
+        self.note(path, **facts, trained_s=0.0)
+
     def note(self, path: str, **facts: Any) -> None:
         """More of a save: ``stage_s``, ``write_s``, ``commit_s``, ``promote_s``, ``durable_s``, ``bytes``, ``end``."""
         with self._lock:
@@ -214,15 +219,16 @@ class History:
         thread = threading.Thread(target=self._run, args=(put, fields), name="exact-resume-history", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the interpreter is about to end, and makes no thread any more
-            self._run(put, fields)
+        except RuntimeError:  # no thread can be had: the interpreter is about to end, or the system has none left
+            if cause is not None:  # training is over, and does not wait for this
+                self._run(put, fields)
         else:
             self._writing = thread
 
     def _run(self, put: Callable[[dict[str, Any]], None], fields: dict[str, Any]) -> None:
         try:
             put(fields)
-        except (OSError, ResumeError, RuntimeError) as error:
+        except Exception as error:  # of whatever kind: the run goes on without a report
             self._log.debug("the history of this attempt was not written: %s", error)
 
 
@@ -235,10 +241,18 @@ def _cause(error: BaseException | None) -> tuple[str, str | None]:
     if isinstance(error, SupersededError):
         return "superseded", None
     if isinstance(error, (KeyboardInterrupt, GeneratorExit, SystemExit)):
-        return "stopped", str(error) if isinstance(error, SystemExit) else type(error).__name__
-    lines = str(error).splitlines() or [""]
-    text = mask_secrets([f"{type(error).__name__}: {lines[0]}"])[0]
-    return "failed", text[:_MAX_WHY]
+        return "stopped", _line(error) if isinstance(error, SystemExit) else type(error).__name__
+    return "failed", _line(error, f"{type(error).__name__}: ")
+
+
+def _line(error: BaseException, before: str = "") -> str:
+    """What an error says, in one line without secrets."""
+    try:
+        text = str(error)
+    except Exception:  # a class of the user's own may do anything
+        text = ""
+    line = next((line for line in text.splitlines() if line.strip()), "")
+    return mask_secrets([before + line])[0][:_MAX_WHY]
 
 
 def _now() -> str:

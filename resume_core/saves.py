@@ -159,9 +159,11 @@ class Saves:
         self._checkpointer.stage(capture(), header, begun)
         self._history.took(slot.path, progress, header["reason"], time.perf_counter() - start_s)
 
-    def adopt(self, ref: CheckpointRef, place: Sequence[Any], step: int) -> None:
+    def adopt(self, ref: CheckpointRef, place: Sequence[Any], progress: Progress) -> None:
         """Save what an earlier attempt has left on the scratch alone as a checkpoint of this one, in the directory."""
-        self._send(_Save(Slot(*place), step, time.perf_counter(), source=ref))
+        slot = Slot(*place)
+        self._history.adopted(slot.path, progress)
+        self._send(_Save(slot, progress.step, time.perf_counter(), source=ref))
 
     # ---- in the background
 

@@ -34,6 +34,7 @@ from resume_core.embedded import Given, adopt, new_key
 from resume_core.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
+    ResumeError,
     SaveFailedError,
     UnsupportedStateError,
 )
@@ -100,12 +101,13 @@ class Session:
         self._checkpointer = Checkpointer(self._store, self._ranks)
         self._seen = self._lineage  # as it was when candidates were listed last
         self._fits = Fits(fit, framework.limits, lambda ref: self._seen.read_manifest(ref))
-        self._history = History(self._log, lambda: self._leaving.received)
+        # each asks the other, and not this session: a history lives until the interpreter ends, and a model must not
+        history = self._history = History(self._log, lambda: leaving.received)
         self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, self._history, pin=finished_fit)
         self._cadence = Cadence(self._save, self._history, self._log)
         self._best = BestWatch(self._keep, self._log)
-        self._leaving = Leaving(
-            preemption or Preemption(), self._ranks, self._lineage.tiers, self._log, lambda: self._history.slowest_s
+        leaving = self._leaving = Leaving(
+            preemption or Preemption(), self._ranks, self._lineage.tiers, self._log, lambda: history.slowest_s
         )
         self._boundaries = Boundaries(
             *(self._ranks, Schedule(self._save, self._cadence), self._saves),
@@ -362,7 +364,7 @@ class Session:
             self._open_history(attempt)
         if restored is not None and not self._ranks.share("the tiers", restored.is_promoted):
             place = self._ranks.agree("the copy", None, lambda _: self._saves.next_place(progress.step))
-            self._saves.adopt(restored.ref, place, progress.step)
+            self._saves.adopt(restored.ref, place, progress)
         self._attempt = attempt
         return attempt
 
@@ -373,7 +375,7 @@ class Session:
             return
         try:
             found = account(self._lineage.glance(), attempt.name, self._log)
-        except OSError as error:
+        except (OSError, ResumeError) as error:
             self._log.info("how often this run was interrupted before is not known: %s", error)
             return
         self._cadence.observe(found.interruptions, found.up_s)
@@ -547,6 +549,9 @@ class Session:
         """
         try:
             self._boundaries.end(error)
+        except BaseException as problem:  # the last save failed, which is what has ended the run
+            error = error or problem
+            raise
         finally:
             self._leaving.stop()
             self._history.close(error)

@@ -8,8 +8,8 @@ from typing import Any
 
 from resume_core.errors import CorruptCheckpointError
 from resume_core.storage.interface import Store
-from resume_core.storage.paths import HISTORY_FILE, join_key
-from resume_core.storage.read import read_small
+from resume_core.storage.paths import ATTEMPT_FILE, HISTORY_FILE, join_key
+from resume_core.storage.read import is_there, read_small
 from resume_core.storage.sealed import JsonMapping, seal, unseal
 
 __all__ = ["PastAttempt", "put_history", "read_history"]
@@ -52,12 +52,15 @@ class PastAttempt:
 
 
 def put_history(store: Store, attempt: str, fields: JsonMapping) -> None:
-    """Write it, in place of one that is there.
+    """Write it, in place of one that is there; nothing where the claim of the attempt is gone.
+
+    A report brings no directory back that its user has deleted: the next save does, and then this comes with it.
 
     Raises:
         OSError: the store refused.
     """
-    store.put(join_key(attempt, HISTORY_FILE), seal("history", {"attempt": attempt, **fields}))
+    if is_there(store, join_key(attempt, ATTEMPT_FILE)):
+        store.put(join_key(attempt, HISTORY_FILE), seal("history", {"attempt": attempt, **fields}))
 
 
 def read_history(store: Store, attempt: str) -> PastAttempt | None:
@@ -80,15 +83,32 @@ def read_history(store: Store, attempt: str) -> PastAttempt | None:
             host=fields.text("host"),
             started=fields.text("started"),
             seen=str(seen["time"]),
-            up_s=float(seen["up_s"]),
+            up_s=_seconds(seen["up_s"]),
             first_batch_s=None if fields.value("first_batch_s") is None else float(fields.value("first_batch_s")),
-            trained_s=float(seen["trained_s"]),
-            at={name: int(seen[name]) for name in ("step", "batch", "epoch")},
-            resumed=None if fields.value("resumed") is None else fields.mapping("resumed"),
+            trained_s=_seconds(seen["trained_s"]),
+            at=_counts(seen),
+            resumed=None if fields.value("resumed") is None else _counts(fields.mapping("resumed")),
             cause=fields.optional_text("cause"),
             why=fields.optional_text("why"),
-            saves=tuple(dict(one, path=str(one["path"])) for one in fields.value("saves")),
+            saves=tuple(map(_save, fields.value("saves"))),
             earlier=fields.mapping("earlier"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptCheckpointError(f"{path} cannot be used: {error}", path=path) from error
+
+
+def _counts(found: Mapping[str, Any]) -> dict[str, int]:
+    return {name: int(found[name]) for name in ("step", "batch", "epoch")}
+
+
+def _seconds(value: Any) -> float:
+    if not (seconds := float(value)) >= 0:
+        raise ValueError(f"{value!r} seconds")
+    return seconds
+
+
+def _save(found: Any) -> dict[str, Any]:
+    save = dict(found, path=str(found["path"]))
+    if "trained_s" in save:
+        save |= {"trained_s": _seconds(save["trained_s"]), "batch": int(save["batch"])}
+    return save

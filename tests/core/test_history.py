@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
+import shutil
 import subprocess
 import sys
 import threading
+import time
+import weakref
 from datetime import datetime
 
 import pytest
+from scratches import killed_before_promotion
 
 from resume_core import errors
+from resume_core.checkpointer import Pending
 from resume_core.goodput import account
 from resume_core.history import History
 from resume_core.policy import Preemption, SaveEvery
@@ -26,6 +32,11 @@ TOLD = {"attempt": "a", "host": "h", "started": SEEN["time"], "first_batch_s": N
 TOLD |= {"cause": None, "why": None, "earlier": {}, "saves": []}
 
 
+class Unspeakable(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
 def lineage(directory):
     return Lineage(open_store(directory))
 
@@ -38,9 +49,12 @@ def newest(directory):
 def stop(run, error=None, *, killed=False):
     """The end of an attempt; a killed one says nothing at its end, but what it had written stays."""
     if killed:
-        run.session._history._write()
-        run.session._history._writing.join()
-        run.session._history._put = None
+        history = run.session._history
+        if history._writing is not None:
+            history._writing.join()
+        history._write()
+        history._writing.join()
+        history._put = None
     run.session.end(error)
 
 
@@ -84,7 +98,9 @@ def test_the_phases_of_a_promotion_are_told(tmp_path, start):
             "failed",
             "RuntimeError: cannot reach s3://***@",
         ),
+        (Unspeakable(), "failed", "Unspeakable: "),
         (KeyboardInterrupt(), "stopped", "KeyboardInterrupt"),
+        (SystemExit("no login with token=abcdef" + 999 * " so"), "stopped", "no login with token=*** so"),
         (errors.SupersededError("newer"), "superseded", None),
         (errors.Preempted(143), "preempted", None),
     ],
@@ -96,6 +112,21 @@ def test_what_ended_an_attempt(directory, error, cause, why, start):
     assert told.why == why or told.why.startswith(why)
     assert "pass" not in str(told.why)
     assert "abcdef" not in str(told.why)
+    assert len(told.why or "") <= 300
+
+
+def test_a_run_whose_last_save_fails_has_not_finished(directory, start, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    run = start(directory, save=EVERY_2).train(3)
+    run.session.wait()
+    monkeypatch.setattr(Pending, "write", refuse)
+    run.session.finish(Progress(step=3, batch=3, is_last=True), Ending("max_steps", {"max_steps": 3}))
+    with pytest.raises(errors.SaveFailedError):
+        run.session.end()
+    told = newest(directory)
+    assert (told.cause, told.why[:16]) == ("failed", "SaveFailedError:")
 
 
 def test_a_run_that_leaves_says_why(directory, start):
@@ -152,7 +183,11 @@ def test_what_a_history_lacks_stands_in_the_manifest(directory, start):
         b"{}",
         seal("history", {"seen": {}}),
         seal("history", {**TOLD, "started": "2026-99-01"}),
+        seal("history", {**TOLD, "started": "2026-11-30T11:00:00"}),
         seal("history", {**TOLD, "saves": [1]}),
+        seal("history", {**TOLD, "saves": [{"path": "a", "trained_s": 1.0}]}),
+        seal("history", {**TOLD, "resumed": {}}),
+        seal("history", {**TOLD, "seen": {**SEEN, "up_s": -1.0}}),
     ],
 )
 def test_a_history_that_was_altered_is_named_and_left_out(data, directory, caplog, start):
@@ -182,9 +217,10 @@ def test_the_cadence_counts_the_interruptions_that_the_run_has_had(directory, ca
     assert "the time between interruptions is 3.33 h" in caplog.text
 
 
-def test_a_history_that_cannot_be_written_costs_no_training(tmp_path, monkeypatch, start):
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), TypeError("no strict JSON")])
+def test_a_history_that_cannot_be_written_costs_no_training(tmp_path, monkeypatch, start, error):
     def refuse(*_):
-        raise OSError(28, "No space left on device")
+        raise error
 
     monkeypatch.setattr("resume_core.history.put_history", refuse)
     run = start(str(tmp_path / "run"), save=EVERY_2).train(4)
@@ -210,6 +246,22 @@ def test_a_slow_store_is_not_waited_for(tmp_path, monkeypatch):
     assert puts == [1]  # one at a time
     history.close(None)
     release.set()
+
+
+def test_without_a_thread_training_does_not_write_it_itself(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    puts = []
+    monkeypatch.setattr("resume_core.history.put_history", lambda *_: puts.append(1))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    history = History(LOG)
+    history.open(None, type("Attempt", (), {"name": "attempt-0001-aaaa"}))
+    history.begin(Progress(), resumed=False)
+    history.at(Progress(step=1))
+    assert puts == []
+    history.close(None)  # the interpreter may be about to end, which makes no threads
+    assert puts == [1]
 
 
 def test_frequent_saves_are_told_of_together(tmp_path, start, monkeypatch):
@@ -246,6 +298,67 @@ history.begin(Progress(), resumed=False)
 history.at(Progress(step=3, batch=3))
 {end}
 """
+
+
+DELETED = """
+import shutil
+history._writing.join()
+shutil.rmtree({directory!r})
+"""
+
+
+def test_a_directory_that_its_user_has_deleted_is_not_made_again_for_a_report(tmp_path):
+    directory = tmp_path / "run"
+    code = SCRIPT.format(directory=str(directory), end=DELETED.format(directory=str(directory)))
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert not directory.exists()
+
+
+def test_one_that_is_deleted_in_the_middle_of_a_run_has_a_report_again(tmp_path, start):
+    directory = str(tmp_path / "run")
+    run = start(directory, save=EVERY_2).train(1)
+    run.session.wait()
+    run.session._history._writing.join()
+    shutil.rmtree(directory)
+    run.session._history._write()
+    run.session._history._writing.join()
+    assert not (tmp_path / "run").exists()
+    run.train(1).session.end()
+    assert newest(directory).at["step"] == 2
+
+
+def test_a_run_whose_end_nobody_tells_us_of_keeps_no_model_in_memory(directory, start):
+    run = start(directory, save=EVERY_2).train(3)
+    run.session.wait()
+    framework, history = weakref.ref(run.toy), run.session._history
+    del run
+    gc.collect()
+    assert framework() is None
+    history.close(None)
+
+
+def test_what_was_adopted_counts_as_no_training_of_the_attempt_that_lost_its_own(directory, near, start, monkeypatch):
+    killed_before_promotion(directory, near, start, monkeypatch)
+    second = start(directory, scratch=near, save=SaveEvery(steps=99, minutes=None))
+    second.session.wait()
+    time.sleep(0.02)  # longer than the first had trained when it saved, in case that is taken for it
+    stop(second.train(2), killed=True)
+    third = start(directory, scratch=near, save=EVERY_2)
+    third.session.end(RuntimeError())
+    assert third.num == 3
+    share = account(lineage(directory), third.session._attempt.name, LOG).shares[1]
+    assert (share.kept_s, share.lost_batches) == (0.0, 2)
+    assert share.lost_s == share.past.trained_s > 0
+
+
+def test_a_save_in_the_directory_counts_where_no_boundary_came_that_tells_of_its_end(directory, start):
+    run = start(directory, save=EVERY_2).train(2)
+    run.session._saves.wait()
+    stop(run, killed=True)
+    attempt = newest(directory).attempt
+    (share,) = account(lineage(directory), attempt, LOG).shares
+    assert share.lost_batches == 0
+    assert share.kept_s > 0
 
 
 @pytest.mark.parametrize(
