@@ -8,21 +8,13 @@ import time
 
 import pytest
 import torch
+from test_trainer_callback import Net
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from accelerate_resume import Preemption, SaveEvery, TrainerResumeCallback
 from resume_core.errors import Preempted
 
 DATA = [{"x": torch.tensor([float(number)]), "labels": torch.tensor([number % 2.0])} for number in range(16)]
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-
-    def forward(self, x, labels):
-        return {"loss": (self.layer(x) - labels).pow(2).mean()}
 
 
 class Slow(Trainer):
