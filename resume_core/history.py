@@ -69,6 +69,7 @@ class History:
         self._writing: threading.Thread | None = None
         self._put: Callable[[dict[str, Any]], None] | None = None
         self._pid = 0
+        self._when_left: dict[str, Any] | None = None  # what was told when a loop was left, see `close`
         self.left: str | None = None
         """Why the run leaves at a boundary, once it does."""
 
@@ -118,27 +119,38 @@ class History:
     def close(self, error: BaseException | None) -> None:
         """The run has ended; the last write is waited for, a little.
 
+        A loop over a generator that is left says GeneratorExit, by ``break`` and by an exception alike: which one it
+        was is known when the script ends, and then told.
+
         Args:
             error: what ended it, None when it came to its end.
         """
         if self._put is None:
             return
-        atexit.unregister(self._at_exit)
         left = self.left or (self._asked() if error is not None else None)
         # what a script ends with then is its own business; one of our errors says that it could not be saved
         has_left = left is not None and not isinstance(error, ResumeError)
         cause, why = ("preempted", left) if has_left else _cause(error)
-        writing = self._writing
-        if writing is not None:
-            writing.join(_LAST_WORD_S)
-        self._write(cause, why)
-        self._put, writing = None, self._writing
-        if writing is not None:
-            writing.join(_LAST_WORD_S)
+        fields = self._when_left or self._fields()
+        self._wait()
+        self._write(fields | {"cause": cause, "why": why})
+        self._wait()
+        self._when_left = fields if isinstance(error, GeneratorExit) and not has_left else None
+        if self._when_left is None:
+            atexit.unregister(self._at_exit)
+            self._put = None
+
+    def _wait(self) -> None:
+        if self._writing is not None:
+            self._writing.join(_LAST_WORD_S)
 
     def _at_exit(self) -> None:
-        if os.getpid() == self._pid:
-            self.close(getattr(sys, "last_value", None) or SystemExit("the script has ended"))
+        if os.getpid() != self._pid:
+            return
+        # in a notebook it is that of any cell
+        error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+        if error is not None or self._when_left is None:
+            self.close(error or SystemExit("the script has ended"))
 
     # ---- what is known
 
@@ -185,7 +197,7 @@ class History:
 
     # ---- the file
 
-    def _fields(self, cause: str | None, why: str | None) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         resumed, at = self._resumed, self._progress
         trained_s = 0.0 if self._begun_s is None else max(self._seen_s - self._begun_s - self._blocked_before_s, 0.0)
         with self._lock:
@@ -203,24 +215,24 @@ class History:
                 "batch": at.batch,
                 "epoch": at.epoch,
             },
-            "cause": cause,
-            "why": why,
+            "cause": None,
+            "why": None,
             "earlier": {name: _rounded(value) for name, value in self._earlier.items()},
             "saves": saves,
         }
 
-    def _write(self, cause: str | None = None, why: str | None = None) -> None:
+    def _write(self, fields: dict[str, Any] | None = None) -> None:
         """In a thread of its own, unless the last one is still at it: a slow store costs a report, no training."""
         put = self._put
         if put is None or (self._writing is not None and self._writing.is_alive()):
             return
         self._due_s = self._clock() + PERIOD_S
-        fields = self._fields(cause, why)
+        is_over, fields = fields is not None, fields or self._fields()
         thread = threading.Thread(target=self._run, args=(put, fields), name="exact-resume-history", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # no thread can be had: the interpreter is about to end, or the system has none left
-            if cause is not None:  # training is over, and does not wait for this
+            if is_over:  # training is over, and does not wait for this
                 self._run(put, fields)
         else:
             self._writing = thread

@@ -281,7 +281,7 @@ def test_only_the_newest_saves_are_kept_one_by_one(monkeypatch):
     history.begin(Progress(), resumed=False)
     for step in range(5):
         history.took(f"step-{step}", Progress(step=step), "schedule", 0.5)
-    fields = history._fields(None, None)
+    fields = history._fields()
     assert [save["step"] for save in fields["saves"]] == [2, 3, 4]
     assert fields["earlier"] == {"saves": 2, "blocked_s": 1.0}
 
@@ -297,6 +297,19 @@ history.open(lineage.store, lineage.claim())
 history.begin(Progress(), resumed=False)
 history.at(Progress(step=3, batch=3))
 {end}
+"""
+
+
+LEFT = """
+def epochs():
+    try:
+        yield 1
+        yield 2
+    except BaseException as error:
+        history.close(error)
+        raise
+for _ in epochs():
+    {how}
 """
 
 
@@ -363,7 +376,13 @@ def test_a_save_in_the_directory_counts_where_no_boundary_came_that_tells_of_its
 
 @pytest.mark.parametrize(
     ("end", "cause", "why"),
-    [("", "stopped", "the script has ended"), ("raise ValueError('a bug')", "failed", "ValueError: a bug")],
+    [
+        ("", "stopped", "the script has ended"),
+        ("raise ValueError('a bug')", "failed", "ValueError: a bug"),
+        (LEFT.format(how="break"), "stopped", "GeneratorExit"),
+        (LEFT.format(how="raise ValueError('a bug')"), "failed", "ValueError: a bug"),
+        (LEFT.format(how="raise KeyboardInterrupt"), "stopped", "KeyboardInterrupt"),
+    ],
 )
 def test_a_script_whose_end_nobody_tells_us_of(tmp_path, end, cause, why):
     directory = str(tmp_path / "run")
