@@ -108,6 +108,8 @@ class TrainerRun:
         self.framework.result = list(result)
         if not self.is_interrupted:
             self.session.finish(self.framework.progress, self._ending())
+        elif isinstance(self.session, Session):
+            self.session.leaves("a signal that the Trainer has met itself (enable_jit_checkpoint)")
         self.session.end()
         return result
 

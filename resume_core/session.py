@@ -445,6 +445,10 @@ class Session:
         self._history.left = why
         self._leaving.leave(why, progress.step, self._boundaries, save)
 
+    def leaves(self, why: str) -> None:
+        """The framework itself ends the run before its end, for somebody who wants the machine; `end` comes next."""
+        self._history.left = why
+
     def stranded(self, progress: Progress, error: BaseException) -> None:
         """An exception came while a batch was fetched, so all is as it was at the boundary before: save that, once.
 

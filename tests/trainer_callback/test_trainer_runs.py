@@ -10,6 +10,8 @@ from accelerate_runs import checkpoints, fails, start, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from trainer_runs import arguments, new_job
 
+from resume_core.storage import Lineage, open_store, read_history
+
 CONSTANT = {"lr_scheduler_type": "constant"}
 
 
@@ -124,6 +126,9 @@ def test_a_signal_that_the_trainer_heeds_ends_a_run_that_goes_on_where_it_was(tm
     assert train(second) == whole
     assert len(harness.batches(second)) == 18 - num_batches
     assert harness.steps(second) == harness.steps(job)[-len(harness.steps(second)) :]
+    lineage = Lineage(open_store(second.directory))
+    told = [read_history(lineage.store, attempt.name).cause for attempt in lineage.attempts()]
+    assert told == ["preempted", "finished"]
 
 
 def test_tensorboard_shows_each_step_once(tmp_path):
