@@ -75,8 +75,9 @@ class History:
 
     # ---- what happens
 
-    def open(self, store: Store, attempt: Attempt) -> None:
-        """Write it beside what ``attempt`` saves; on rank 0 alone."""
+    def open(self, store: Store, attempt: Attempt, resumed: Progress | None = None) -> None:
+        """Write it beside what ``attempt`` saves, which stands at ``resumed``, if at anything; on rank 0 alone."""
+        self._progress, self._resumed = resumed or Progress(), resumed
         self._put = partial(put_history, store, attempt.name)
         self._pid = os.getpid()
         # a script whose end nobody tells us of: one with a loop of its own, or one that an exception has ended

@@ -361,16 +361,16 @@ class Session:
         scratch = admit(tiers, attempt, size_bytes, self._ranks, self._log)
         self._saves.open(attempt, scratch, is_first=self._ranks.is_first)
         if self._ranks.is_first:
-            self._open_history(attempt)
+            self._open_history(attempt, progress if restored is not None else None)
         if restored is not None and not self._ranks.share("the tiers", restored.is_promoted):
             place = self._ranks.agree("the copy", None, lambda _: self._saves.next_place(progress.step))
             self._saves.adopt(restored.ref, place, progress)
         self._attempt = attempt
         return attempt
 
-    def _open_history(self, attempt: Attempt) -> None:
+    def _open_history(self, attempt: Attempt, resumed: Progress | None) -> None:
         """On rank 0. What earlier attempts have met with counts for the cadence, and for no more than that."""
-        self._history.open(self._store, attempt)
+        self._history.open(self._store, attempt, resumed)
         if self._save.mtbf_hours is None or attempt.parent is None:
             return
         try:

@@ -14,13 +14,14 @@ import weakref
 from datetime import datetime
 
 import pytest
-from scratches import killed_before_promotion
+from scratches import killed_before_promotion, promotions_fail
 
 from resume_core import errors
 from resume_core.checkpointer import Pending
 from resume_core.goodput import account
 from resume_core.history import History
 from resume_core.policy import Preemption, SaveEvery
+from resume_core.session import Session
 from resume_core.state import Ending, Progress
 from resume_core.storage import Lineage, open_store, put_history, read_history, seal
 
@@ -138,6 +139,26 @@ def test_a_run_that_leaves_says_why(directory, start):
     assert told.cause == "preempted"
     assert told.why == "Preemption(max_hours=1e-09)"
     assert account(lineage(directory), told.attempt, LOG).interruptions == 0  # nothing has failed
+
+
+def test_an_attempt_that_only_brings_the_end_state_into_the_directory_stands_there(
+    directory, near, start, toy, monkeypatch
+):
+    run = start(directory, scratch=near, save=EVERY_2).train(2)
+    run.session.wait()
+    with monkeypatch.context() as patch:
+        promotions_fail(patch)
+        run.session.finish(Progress(step=2, batch=2, is_last=True), Ending("max_steps", {"max_steps": 2}))
+        with pytest.raises(errors.SaveFailedError):
+            run.session.end()
+    again = toy()
+    again.limits = {"max_steps": 2}
+    session = Session(again, directory, scratch=near)
+    session.start(7)
+    assert session.is_over
+    session.end()
+    told = newest(directory)
+    assert (told.cause, told.at["step"], told.resumed["step"], told.trained_s) == ("finished", 2, 2, 0.0)
 
 
 def test_the_work_lost_by_a_kill_and_the_goodput(directory, start):
