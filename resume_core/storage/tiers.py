@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.storage.interface import Store
 from resume_core.storage.manifest import CheckpointRef, Manifest
-from resume_core.storage.paths import ATTEMPT_FILE, MANIFEST_FILE, join_key
+from resume_core.storage.paths import ATTEMPT_FILE, MANIFEST_FILE, WEIGHTS_FILE, join_key
 from resume_core.storage.read import is_there, nearest_manifest, read_manifest
 
 __all__ = ["Tiers"]
@@ -91,6 +91,15 @@ class Tiers:
             OSError: a store cannot be read.
         """
         key = join_key(ref.path, MANIFEST_FILE)
+        return [store for store in self.holding(ref.attempt) if is_there(store, key)]
+
+    def with_weights(self, ref: CheckpointRef) -> list[Store]:
+        """The tiers in which a checkpoint was thinned to its weights, nearest first.
+
+        Raises:
+            OSError: a store cannot be read.
+        """
+        key = join_key(ref.path, WEIGHTS_FILE)
         return [store for store in self.holding(ref.attempt) if is_there(store, key)]
 
     def damaged(self, ref: CheckpointRef) -> list[CorruptCheckpointError]:

@@ -15,10 +15,9 @@ from resume_core.image import unflatten
 from resume_core.saved_header import header_of
 from resume_core.state import Checkpoint, Progress
 from resume_core.storage import CheckpointRef, FileReader, Lineage, Manifest, Store
-from resume_core.storage.paths import WEIGHTS_FILE, join_key
 from resume_core.storage.read import read_weights_manifest
 
-__all__ = ["Source", "find", "split_url"]
+__all__ = ["Source", "find", "fits", "split_url"]
 
 # of an attempt and, below it, of a checkpoint: the beginnings will do that `resume=` takes
 _NAME = re.compile(r"(.*?)/*(attempt-[0-9]{4,9}(?:-[0-9a-f]{0,4})?(?:/step-[0-9]*(?:\.[0-9]+)?)?)/*", re.DOTALL)
@@ -144,15 +143,16 @@ def _thinned(lineage: Lineage, name: str) -> Source | None:
     """The one checkpoint of that name of which only the weights are left."""
     folders = [attempt.name for attempt in lineage.attempts()]
     refs = [ref for folder in folders for ref, _ in lineage.weights(folder)]
-    fitting = [ref for ref in refs if _fits(ref, name)]
+    fitting = [ref for ref in refs if fits(ref, name)]
     exact = [ref for ref in fitting if ref.name == name.rpartition("/")[2]] or fitting
     if len(exact) != 1:
         return None
     (ref,) = exact
-    stores = [s for s in lineage.tiers.holding(ref.attempt) if s.exists(join_key(ref.path, WEIGHTS_FILE))]
+    stores = lineage.tiers.with_weights(ref)
     return Source(read_weights_manifest(stores[-1], ref), stores, is_thinned=True)
 
 
-def _fits(ref: CheckpointRef, name: str) -> bool:
+def fits(ref: CheckpointRef, name: str) -> bool:
+    """Whether a checkpoint is one that the beginnings of names mean, as `split_url` gives them."""
     attempt, _, checkpoint = name.partition("/")
     return ref.attempt.startswith(attempt) and ref.name.startswith(checkpoint)

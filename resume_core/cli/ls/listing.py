@@ -13,8 +13,8 @@ from resume_core.finish import finished_fit
 from resume_core.policy import Keep, as_policy
 from resume_core.storage import Attempt, CheckpointRef, Lineage, Manifest, PastAttempt, Store, read_history
 from resume_core.storage.keeping import reasons
-from resume_core.storage.paths import WEIGHTS_FILE, join_key, parse_checkpoint_folder
-from resume_core.storage.read import is_there, read_weights_manifest
+from resume_core.storage.paths import parse_checkpoint_folder
+from resume_core.storage.read import read_weights_manifest
 from resume_core.storage.retention import line_entries
 
 __all__ = ["AttemptListed", "CheckpointListed", "Listing", "listing"]
@@ -169,9 +169,7 @@ class _Look:
         try:
             if tiers:
                 return self._listed(self._lineage.read_manifest(ref), tiers, "whole")
-            key = join_key(ref.path, WEIGHTS_FILE)
-            holding = [store for store in self._lineage.tiers.holding(ref.attempt) if is_there(store, key)]
-            if holding:
+            if holding := self._lineage.tiers.with_weights(ref):
                 return self._listed(read_weights_manifest(holding[-1], ref), holding, "weights only")
         except CheckpointNotFoundError:  # deleted meanwhile
             return None

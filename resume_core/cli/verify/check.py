@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from resume_core.candidates import open_lineage
-from resume_core.cli.export.source import split_url
+from resume_core.cli.export.source import fits, split_url
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.storage import CheckpointRef, FileReader, Lineage, Manifest, Store
-from resume_core.storage.paths import WEIGHTS_FILE, join_key
-from resume_core.storage.read import is_there, read_manifest, read_weights_manifest
+from resume_core.storage.read import read_manifest, read_weights_manifest
 
 __all__ = ["Copy", "copies"]
 
@@ -79,7 +78,7 @@ def copies(
         damaged = lineage.damaged()
     else:
         name = ""
-    found = [copy for copy in _all(lineage) if _fits(copy.ref, name)]
+    found = [copy for copy in _all(lineage) if fits(copy.ref, name)]
     if name and not any(copy.ref.path == name for copy in found):
         exact = name.rpartition("/")[2]
         found = [copy for copy in found if copy.ref.name == exact] or found
@@ -100,11 +99,4 @@ def _all(lineage: Lineage) -> Iterator[Copy]:
             found = seen.tiers.committed(ref)
             yield from (Copy(CheckpointRef(ref.attempt, ref.name), plain[store]) for store in found)
         for ref, _ in seen.weights(attempt.name):
-            key = join_key(ref.path, WEIGHTS_FILE)
-            stores = [plain[store] for store in seen.tiers.holding(ref.attempt) if is_there(store, key)]
-            yield from (Copy(ref, store, weights_only=True) for store in stores)
-
-
-def _fits(ref: CheckpointRef, name: str) -> bool:
-    attempt, _, checkpoint = name.partition("/")
-    return ref.attempt.startswith(attempt) and ref.name.startswith(checkpoint)
+            yield from (Copy(ref, plain[store], weights_only=True) for store in seen.tiers.with_weights(ref))
