@@ -110,6 +110,7 @@ class Schedule:
     def __init__(self, save: SaveEvery, cadence: Cadence, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._save, self._cadence, self._clock = save, cadence, clock
         self._last_step = 0
+        self._at: Progress | None = None  # what it counts from
         self._last_s = clock()
         self._retry_at_s = math.inf
 
@@ -119,7 +120,7 @@ class Schedule:
 
     def restart(self, progress: Progress) -> None:
         """A save was taken, or the run went on, at ``progress``: count from here."""
-        self._last_step = progress.step
+        self._last_step, self._at = progress.step, progress
         self._last_s = self._clock()
         self._retry_at_s = math.inf
 
@@ -128,7 +129,12 @@ class Schedule:
         self._cadence.learn()
 
     def due(self, progress: Progress) -> bool:
-        """Whether a save should be taken as soon as it can, by count or by this process's clock."""
+        """Whether a save should be taken as soon as it can, by count or by this process's clock.
+
+        Never where it counts from: a framework may ask twice at one boundary, and nothing was trained between.
+        """
+        if progress == self._at:
+            return False
         interval_s, now_s = self._cadence.interval_s, self._clock()
         if now_s >= self._retry_at_s or self.due_by_count(progress):
             return True

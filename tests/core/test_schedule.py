@@ -51,6 +51,16 @@ def test_a_save_is_due_when_the_minutes_have_passed_since_the_last_one():
     assert not schedule.due(Progress(step=1))
 
 
+def test_nothing_is_due_where_the_last_save_was():
+    clock = Clock()
+    schedule = made(SaveEvery(steps=None, minutes=1, epochs=1), clock=clock)
+    ends = Progress(step=3, batch=3, ends_epoch=True)
+    schedule.restart(ends)
+    clock.now_s += 120
+    assert not schedule.due(ends)  # asked again at the same boundary, after a save that took its time
+    assert schedule.due(Progress(step=4, batch=4, epoch=1))
+
+
 def test_whichever_comes_first_decides():
     clock = Clock()
     schedule = made(SaveEvery(steps=1000, minutes=1), clock=clock)
