@@ -8,23 +8,27 @@ from __future__ import annotations
 import enum
 import importlib
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from resume_core.cli.exits import EXIT_CODES, NO_ANSWER, answering
 from resume_core.cli.ls.command import ls
-from resume_core.cli.options import StorageOptions, parse_storage_options
+from resume_core.cli.options import AsJson, Scratch, StorageOptions, parse_storage_options
 from resume_core.cli.plan.command import plan
+from resume_core.cli.show.command import show
 from resume_core.cli.verify.command import verify
 
-__all__ = ["DemoFramework", "ExportFormat", "Plugin", "app", "demo", "export", "ls", "main", "plan", "verify"]
+__all__ = ["DemoFramework", "ExportFormat", "Plugin", "app", "demo", "export", "ls", "main", "plan", "show", "verify"]
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=EXIT_CODES)
 
 
 class DemoFramework(str, enum.Enum):
@@ -66,7 +70,7 @@ def _check_demo(needs: Mapping[str, str], epochs: int, kills: int) -> None:
     if missing or os.name != "posix":
         reason = f'the demo needs {", ".join(missing)}: pip install "exact-resume[demo]"'
         typer.echo(reason if missing else "the demo kills with SIGKILL, which only POSIX systems have", err=True)
-        raise typer.Exit(2)
+        raise typer.Exit(NO_ANSWER)
 
 
 @app.command()
@@ -107,29 +111,34 @@ def export(
     out: Annotated[Path, typer.Argument(help="The file (lightning, safetensors) or folder to write.")],
     format: Annotated[ExportFormat, typer.Option(help="The run's own framework, or safetensors: the weights alone.")],
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
-    scratch: Annotated[str | None, typer.Option(help="The run's scratch, where copies may lie.")] = None,
-    storage_options: StorageOptions = "{}",
+    scratch: Scratch = None,
+    as_json: AsJson = False,
+    storage_options: StorageOptions = None,
     imports: Annotated[
         list[str] | None, typer.Option("--import", help="A module that calls register_leaf; may be given again.")
     ] = None,
 ) -> None:
     """Write a checkpoint as its framework would have: for load_from_checkpoint, load_state, resume_from_checkpoint.
 
-    Of a run, or of an attempt, it is the newest. Exit code 0: written. 1: it could not be, and nothing was left.
+    Of a run, or of an attempt, it is the newest.
+
+    Exit code 0: written. 1: the checkpoint is damaged. 2: there is none, or it cannot be written; nothing was left.
     """
     options = parse_storage_options(storage_options)
-    from resume_core.cli.export import Request
-    from resume_core.cli.export import export as write
-    from resume_core.errors import ResumeError
+    with answering("nothing was exported"):
+        from resume_core.cli.export import Request
+        from resume_core.cli.export import export as write
 
-    try:
         _import_all(imports or ())
-        done = write(Request(url, out, format.value, force, scratch, options))
-    except (ResumeError, OSError, ValueError, ImportError) as error:
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            error.filename = out  # a full disk does not say where
-        typer.echo(f"nothing was exported: {error}", err=True)
-        raise typer.Exit(1) from error
+        try:
+            done = write(Request(url, out, format.value, force, scratch, options))
+        except OSError as error:
+            if error.errno is not None and error.filename is None:
+                error.filename = out  # a full disk does not say where
+            raise
+    if as_json:
+        typer.echo(json.dumps({"out": str(out), "format": format.value, **asdict(done)}, indent=1))
+        return
     typer.echo(f"{out}: {done.path} ({done.place}), for {format.value}")
     for note in done.notes:
         typer.echo(f"- {note}")
@@ -145,4 +154,5 @@ def _import_all(modules: list[str] | tuple[str, ...]) -> None:
 
 app.command()(ls)
 app.command()(plan)
+app.command()(show)
 app.command()(verify)

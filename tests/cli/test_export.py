@@ -75,11 +75,11 @@ def export(url, out, *options, format="safetensors", env=None):
     return " ".join(result.output.split())
 
 
-def refused(url, out, *options, format="safetensors", env=None):
+def refused(url, out, *options, format="safetensors", env=None, code=2):
     """What is said when nothing is exported; and nothing is left beside ``out``."""
     before = sorted(out.parent.iterdir())
     result = invoke(url, out, "--format", format, *options, env=env)
-    assert result.exit_code == 1, result.output
+    assert result.exit_code == code, result.output
     assert sorted(out.parent.iterdir()) == before
     return " ".join(result.output.split())
 
@@ -200,7 +200,7 @@ def test_thinned_checkpoints_become_safetensors_alone(tmp_path):
     assert torch.equal(load_file(tmp_path / "out")["first.weight"], values[2])
     (weights,) = (tmp_path / "run").glob("*/step-000000002/weights.json")
     weights.write_bytes(weights.read_bytes()[:-9])
-    said = refused(tmp_path / "run" / "attempt-0001" / "step-000000002", tmp_path / "again")
+    said = refused(tmp_path / "run" / "attempt-0001" / "step-000000002", tmp_path / "again", code=1)
     assert f"{weights} is torn or was altered" in said
 
 
@@ -249,11 +249,11 @@ def test_damage_is_named_by_file_and_chunk(tmp_path, monkeypatch):
     ):
         step = {"model.safetensors": 1, "training.json": 2, "rank-00000.json": 3}[name]
         damage(folder(tmp_path / "run", step) / name, at)
-        said = refused(folder(tmp_path / "run", step), tmp_path / "out", format=format)
+        said = refused(folder(tmp_path / "run", step), tmp_path / "out", format=format, code=1)
         assert re.search(rf"{name} of the checkpoint attempt-0001-\w+/step-{step:09d} is damaged", said)
         assert f"chunk {at // CHUNK_BYTES} of" in said
     damage(folder(tmp_path / "run", 2) / "manifest.json", 9)
-    assert "manifest.json" in refused(folder(tmp_path / "run", 2), tmp_path / "out")
+    assert "manifest.json" in refused(folder(tmp_path / "run", 2), tmp_path / "out", code=1)
 
 
 def test_a_healthy_copy_in_another_tier_takes_the_place_of_a_damaged_one(tmp_path, monkeypatch, caplog):
@@ -261,7 +261,7 @@ def test_a_healthy_copy_in_another_tier_takes_the_place_of_a_damaged_one(tmp_pat
     monkeypatch.setattr(commit, "CHUNK_BYTES", CHUNK_BYTES)
     values = Run(tmp_path / "run", scratch=tmp_path / "scratch").values
     damage(folder(tmp_path / "run", 3) / "model.safetensors", CHUNK_BYTES)
-    assert "is damaged" in refused(tmp_path / "run", tmp_path / "out")
+    assert "is damaged" in refused(tmp_path / "run", tmp_path / "out", code=1)
     damage(folder(tmp_path / "scratch", 3) / "model.safetensors", 3 * CHUNK_BYTES)
     export(tmp_path / "run", tmp_path / "out", "--scratch", str(tmp_path / "scratch"))
     assert torch.equal(load_file(tmp_path / "out")["first.weight"], values[3])

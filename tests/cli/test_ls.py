@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from resume_core import Keep
 from resume_core.cli import app
-from resume_core.cli.ls.command import _age
+from resume_core.cli.words import age as age_of
 from resume_core.storage import Lineage, open_store
 
 
@@ -118,4 +118,4 @@ def test_names_are_no_markup(tmp_path):
 
 @pytest.mark.parametrize(("time", "age"), [(None, ""), ("yesterday", ""), ("2000-01-01T00:00:00", "")])
 def test_an_age_that_cannot_be_told(time, age):
-    assert _age(time) == age
+    assert age_of(time) == age

@@ -421,15 +421,15 @@ def test_a_save_from_before_the_first_step_is_told_to_be_too_small(tmp_path):
 
 
 def test_a_directory_without_a_run_is_an_error_and_nothing_is_made(tmp_path):
-    assert f"no checkpoint in {tmp_path}/none." in refused(f"{tmp_path}/none", code=1).replace("\n", "")
+    assert f"no checkpoint in {tmp_path}/none." in refused(f"{tmp_path}/none").replace("\n", "")
     assert list(tmp_path.iterdir()) == []
     run = directory(tmp_path)
     (attempt,) = run.iterdir()
-    assert "Give the directory of the run" in refused(attempt, code=1)
+    assert "Give the directory of the run" in refused(attempt)
 
 
 def test_a_url_that_nobody_knows_is_an_error():
-    assert "no plan" in refused("nope://bucket/run", code=1)
+    assert "no plan" in refused("nope://bucket/run")
 
 
 def test_values_of_a_strange_history_are_not_believed(tmp_path):

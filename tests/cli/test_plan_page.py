@@ -112,7 +112,7 @@ def test_json_and_a_page_at_once_leave_the_json_alone(tmp_path):
 
 def test_a_page_that_cannot_be_written_is_an_error(tmp_path):
     result = invoke("--parameters", "7B", "--html", tmp_path / "none" / "plan.html")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "the page was not written" in result.output
     assert list(tmp_path.iterdir()) == []
 

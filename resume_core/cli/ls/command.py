@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +11,9 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from resume_core.cli.options import StorageOptions, parse_storage_options
+from resume_core.cli.exits import answering
+from resume_core.cli.options import AsJson, Scratch, StorageOptions, parse_storage_options
+from resume_core.cli.words import age
 
 if TYPE_CHECKING:
     from resume_core.cli.ls.listing import AttemptListed, CheckpointListed, Listing
@@ -25,25 +26,21 @@ _CAUSES = {None: "running, or killed"}
 
 def ls(
     url: Annotated[str, typer.Argument(help="A run's directory; local or a URL.")],
-    scratch: Annotated[str | None, typer.Option(help="The run's scratch, where copies may lie.")] = None,
+    scratch: Scratch = None,
     most: Annotated[int, typer.Option("--most", "-n", min=1, help="Checkpoints to show, the newest.")] = _MOST,
     everything: Annotated[bool, typer.Option("--all", help="Show all, each with the rules that keep it.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    storage_options: StorageOptions = "{}",
+    as_json: AsJson = False,
+    storage_options: StorageOptions = None,
 ) -> None:
     """List the attempts of a run and their checkpoints, the newest first. Nothing is written.
 
     Exit code 0: there is a run. 2: there is none, or it cannot be read.
     """
     options = parse_storage_options(storage_options)
-    from resume_core.cli.ls.listing import listing
-    from resume_core.errors import ResumeError
+    with answering("nothing to list"):
+        from resume_core.cli.ls.listing import listing
 
-    try:
         found = listing(url, scratch=scratch, options=options, most=None if everything else most)
-    except (ResumeError, OSError, ValueError) as error:
-        typer.echo(f"nothing to list: {error}", err=True)
-        raise typer.Exit(2) from error
     if as_json:
         typer.echo(json.dumps(found.as_json(), indent=1))
     else:
@@ -85,7 +82,7 @@ def _table(attempt: AttemptListed, *, has_tiers: bool) -> Table:
     for one in attempt.checkpoints:
         cells = [Text("  " + one.path.rpartition("/")[2])]
         cells += [Text("" if value is None else str(value)) for value in (one.step, one.epoch, one.batch)]
-        cells += [Text(_age(one.time)), Text("" if one.size_bytes is None else decimal(one.size_bytes))]
+        cells += [Text(age(one.time)), Text("" if one.size_bytes is None else decimal(one.size_bytes))]
         cells += [Text(one.reason or ""), *([Text(str(len(one.tiers)))] if has_tiers else []), _state(one)]
         table.add_row(*cells)
     return table
@@ -100,15 +97,3 @@ def _state(one: CheckpointListed) -> Text:
     if one.kept_by is not None:
         words.append("kept by " + ", ".join(one.kept_by) if one.kept_by else "kept by no rule")
     return Text("; ".join(words), "" if one.is_on_line else "dim")
-
-
-def _age(time: str | None) -> str:
-    """How long ago, in the largest unit that gives two or more."""
-    try:
-        seconds = (datetime.now(timezone.utc) - datetime.fromisoformat(time or "")).total_seconds()
-    except (TypeError, ValueError):
-        return ""
-    for unit, length_s in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length_s:
-            return f"{seconds / length_s:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from resume_core.cli.exits import NO_ANSWER, answering
 from resume_core.cli.options import StorageOptions, parse_storage_options
 from resume_core.cli.plan.sizes import OptimizerName, PrecisionName
 from resume_core.cli.plan.units import (
@@ -154,13 +155,13 @@ def plan(
         Path | None, typer.Option(help="Write a page with the plot to this file.", metavar="FILE", show_default=False)
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    storage_options: StorageOptions = "{}",
+    storage_options: StorageOptions = None,
 ) -> None:
     """Say how large checkpoints are, how often to save, and what that and interruptions cost.
 
     What is not given is read from the run, or assumed; each line says which. Nothing is written to the directory.
 
-    Exit code 0: done. 1: the run cannot be read, or the page not be written. 2: the options make no sense.
+    Exit code 0: done. 1: the run is damaged. 2: there is none, the page cannot be written, the options make no sense.
     """
     options = parse_storage_options(storage_options)
     _check_page(html)
@@ -194,36 +195,25 @@ def _check_page(html: Path | None) -> None:
     missing = [name for name in needs if html is not None and importlib.util.find_spec(name) is None]
     if missing:
         typer.echo(f'the page needs {", ".join(missing)}: pip install "exact-resume[plan]"', err=True)
-        raise typer.Exit(2)
+        raise typer.Exit(NO_ANSWER)
 
 
 def _make(given: Given, url: str | None, options: dict[str, Any]) -> Plan:
     from resume_core.cli.plan.advice import make_plan
     from resume_core.cli.plan.inputs import check, resolve
     from resume_core.cli.plan.known import look
-    from resume_core.errors import ResumeError
 
-    try:
+    with answering("no plan"):
         check(given, has_run=url is not None)
-    except ValueError as error:
-        typer.echo(f"no plan: {error}", err=True)
-        raise typer.Exit(2) from error
-    try:
         return make_plan(resolve(given, None if url is None else look(url, options)))
-    except (ResumeError, OSError, ValueError, ImportError) as error:
-        typer.echo(f"no plan: {error}", err=True)
-        raise typer.Exit(1) from error
 
 
 def _show(made: Plan, html: Path | None, *, as_json: bool) -> None:
     if html is not None:
-        from resume_core.cli.plan.page import as_page
+        with answering("the page was not written"):
+            from resume_core.cli.plan.page import as_page
 
-        try:
             html.write_text(as_page(made), encoding="utf-8")
-        except OSError as error:
-            typer.echo(f"the page was not written: {error}", err=True)
-            raise typer.Exit(1) from error
     if as_json:
         from resume_core.cli.plan import document
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from resume_core.cli.options import StorageOptions, parse_storage_options
+from resume_core.cli.exits import BAD, GOOD, NO_ANSWER, answering
+from resume_core.cli.options import AsJson, StorageOptions, parse_storage_options
 
 if TYPE_CHECKING:
     from resume_core.cli.verify.check import Copy
@@ -26,33 +27,29 @@ def verify(
     url: Annotated[str, typer.Argument(help="A run's directory, an attempt in it, or one checkpoint; local or a URL.")],
     scratch: Annotated[str | None, typer.Option(help="The run's scratch, whose copies are checked too.")] = None,
     newest: Annotated[bool, typer.Option("--newest", help="Check the newest checkpoint alone.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    storage_options: StorageOptions = "{}",
+    as_json: AsJson = False,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Read every byte of a run's checkpoints, on every tier, and compare it with its digest. Nothing is written.
 
     Exit code 0: all are whole. 1: something is damaged. 2: there is nothing to check, or not all of it can be read.
     """
     options = parse_storage_options(storage_options)
-    from resume_core.cli.verify.check import copies
-    from resume_core.errors import ResumeError
-
     console = Console(highlight=False, stderr=as_json)
-    try:
+    with answering("nothing was checked"):
+        from resume_core.cli.verify.check import copies
+
         found, damaged = copies(url, scratch=scratch, options=options)
         if newest:
             found = [copy for copy in found if copy.ref == found[0].ref]
         rows = [_row(error.path, "", 0, _DAMAGED, str(error)) for error in damaged]
         rows += _checked(found, console)
-    except (ResumeError, OSError, ValueError) as error:
-        typer.echo(f"nothing was checked: {error}", err=True)
-        raise typer.Exit(2) from error
     if as_json:
         typer.echo(json.dumps({"url": url, "copies": rows}, indent=1))
     else:
         _print(rows, console)
     states = {row["state"] for row in rows}
-    raise typer.Exit(1 if _DAMAGED in states else 2 if _UNREAD in states else 0)
+    raise typer.Exit(BAD if _DAMAGED in states else NO_ANSWER if _UNREAD in states else GOOD)
 
 
 def _checked(found: list[Copy], console: Console) -> list[dict[str, Any]]:

@@ -1,0 +1,1 @@
+"""``exact-resume show``: one checkpoint, its parts, and what can be done with it."""

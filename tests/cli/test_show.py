@@ -1,0 +1,96 @@
+"""What ``exact-resume show`` says of one checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from test_verify import trained
+from typer.testing import CliRunner
+
+from resume_core import Keep
+from resume_core.cli import app
+
+
+def show(*arguments):
+    found = CliRunner().invoke(app, ["show", *arguments], env={"COLUMNS": "160"})
+    return found.exit_code, found.stdout + found.stderr
+
+
+def shown(*arguments, code=0):
+    found = CliRunner().invoke(app, ["show", *arguments, "--json"])
+    assert found.exit_code == code, found.output
+    return json.loads(found.stdout)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return trained(str(tmp_path / "run"))
+
+
+def folder(run, step):
+    return next(Path(run).glob(f"*/step-{step:09d}"))
+
+
+def test_the_newest_of_a_run_with_its_parts_and_where_it_was_taken(run):
+    code, text = show(run)
+    assert code == 0
+    for words in (
+        "step-000000003",
+        "training can go on from it",
+        "step 3, batch 3",
+        "weights and buffers",
+        "optimizer",
+    ):
+        assert words in text
+    found = shown(run)
+    assert found["can_continue"]
+    sizes = {path.name: path.stat().st_size for path in folder(run, 3).iterdir() if path.name != "manifest.json"}
+    assert {name for part in found["parts"] for name in part["files"]} == set(sizes)
+    assert found["size_bytes"] == sum(sizes.values()) == sum(part["size_bytes"] for part in found["parts"])
+    assert found["weights_bytes"] == sizes["model.safetensors"]
+    assert found["weights_files"] == round(found["size_bytes"] / found["weights_bytes"], 3)
+    assert found["num_parameters"] > 0
+    assert found["header"]["provenance"]["packages"]["torch"]
+
+
+def test_one_by_its_name(run):
+    attempt = folder(run, 1).parent.name
+    assert shown(f"{run}/{attempt}/step-000000001")["header"]["progress"]["step"] == 1
+
+
+def test_one_of_which_the_weights_are_left(tmp_path):
+    run = trained(str(tmp_path / "run"), 7, Keep(last=2, every_steps=3, thin_after=2))
+    url = f"{run}/{folder(run, 3).parent.name}/step-000000003"
+    code, text = show(url)
+    assert code == 0
+    assert "weights only: training cannot go on from it" in text
+    assert not shown(url)["can_continue"]
+
+
+@pytest.mark.parametrize("name", ["training.safetensors", "rank-00000.json", "training.json"])
+def test_a_part_that_is_missing_or_short(run, name):
+    path = folder(run, 3) / name
+    path.write_bytes(path.read_bytes()[:-1])
+    code, text = show(run)
+    assert (code, "training cannot go on from it" in text, name in text) == (1, True, True)
+    path.unlink()
+    found = shown(run, code=1)
+    assert any("missing" in problem for problem in found["problems"])
+
+
+def test_a_manifest_that_cannot_be_used(run):
+    folder(run, 3).joinpath("manifest.json").write_bytes(b"{}")
+    code, text = show(run)
+    assert (code, "torn or was altered" in text) == (1, True)
+
+
+def test_every_tier_is_named(tmp_path):
+    directory, scratch = str(tmp_path / "run"), str(tmp_path / "scratch")
+    trained(directory, scratch=scratch)
+    assert shown(directory, "--scratch", scratch)["tiers"] == [scratch, directory]
+
+
+def test_names_are_no_markup(tmp_path):
+    assert "[red]run" in show(trained(str(tmp_path / "[red]run")))[1]
