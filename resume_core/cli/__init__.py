@@ -19,6 +19,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from resume_core.cli.diff.command import diff
 from resume_core.cli.exits import EXIT_CODES, NO_ANSWER, answering
 from resume_core.cli.ls.command import ls
 from resume_core.cli.options import AsJson, Scratch, StorageOptions, parse_storage_options
@@ -26,7 +27,20 @@ from resume_core.cli.plan.command import plan
 from resume_core.cli.show.command import show
 from resume_core.cli.verify.command import verify
 
-__all__ = ["DemoFramework", "ExportFormat", "Plugin", "app", "demo", "export", "ls", "main", "plan", "show", "verify"]
+__all__ = [
+    "DemoFramework",
+    "ExportFormat",
+    "Plugin",
+    "app",
+    "demo",
+    "diff",
+    "export",
+    "ls",
+    "main",
+    "plan",
+    "show",
+    "verify",
+]
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=EXIT_CODES)
 
@@ -152,6 +166,7 @@ def _import_all(modules: list[str] | tuple[str, ...]) -> None:
         importlib.import_module(module)
 
 
+app.command()(diff)
 app.command()(ls)
 app.command()(plan)
 app.command()(show)

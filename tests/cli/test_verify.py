@@ -27,11 +27,13 @@ def run(tmp_path):
 
 def trained(directory, num_steps=3, keep=None, **arguments):
     every = SaveEvery(steps=1, minutes=None)
-    session = Session(Walk(Ranks(), {}), directory, save=every, keep=keep or Keep(last=9), **arguments)
+    walk = Walk(Ranks(), {})
+    session = Session(walk, directory, save=every, keep=keep or Keep(last=9), **arguments)
     restored = session.start(7)
     begin = restored.progress if restored else Progress()
     session.begin(begin)
     for step in range(begin.step + 1, num_steps + 1):
+        walk.step()
         session._saves.writer.wait()
         session.boundary(Progress(step=step, batch=step))
     session.end()

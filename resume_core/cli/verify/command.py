@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn
 from rich.table import Table
 
 from resume_core.cli.exits import BAD, GOOD, NO_ANSWER, answering
 from resume_core.cli.options import AsJson, StorageOptions, parse_storage_options
+from resume_core.cli.progress import bar
 
 if TYPE_CHECKING:
     from resume_core.cli.verify.check import Copy
@@ -53,8 +54,7 @@ def verify(
 
 
 def _checked(found: list[Copy], console: Console) -> list[dict[str, Any]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with bar(console, MofNCompleteColumn()) as progress:
         task = progress.add_task("", total=len(found))
         rows = []
         for copy in found:

@@ -1,0 +1,1 @@
+"""``exact-resume diff``: what is different between two checkpoints."""

@@ -1,0 +1,139 @@
+"""What ``exact-resume diff`` finds between two checkpoints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_verify import trained
+from typer.testing import CliRunner
+from walks import Walk
+
+from resume_core import Keep
+from resume_core.cli import app
+from resume_core.cli.diff.values import _BLOCK, _change
+from resume_core.image.read import Stored
+from resume_core.storage import FileReader, commit
+
+
+def diff(*arguments):
+    found = CliRunner().invoke(app, ["diff", *arguments], env={"COLUMNS": "160"})
+    return found.exit_code, found.stdout + found.stderr
+
+
+def compared(*arguments, code=1):
+    found = CliRunner().invoke(app, ["diff", *arguments, "--json"])
+    assert found.exit_code == code, found.output
+    return json.loads(found.stdout)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return trained(str(tmp_path / "run"))
+
+
+def folder(run, step):
+    return next(Path(run).glob(f"*/step-{step:09d}"))
+
+
+def test_a_checkpoint_and_itself(run):
+    code, text = diff(run, run)
+    assert (code, "no difference" in text) == (0, True)
+    found = compared(run, run, code=0)
+    assert found["is_same"]
+    assert not any(found[name] for name in ("config", "files", "structure", "plain"))
+
+
+def test_values_are_those_of_the_files(run):
+    attempt = folder(run, 3).parent.name
+    found = compared(run, f"{attempt}/step-000000001")
+    a, b = (load_file(folder(run, step) / "model.safetensors") for step in (3, 1))
+    (change,) = found["tensors"]["model"]
+    one, two = a[change["name"]].double(), b[change["name"]].double()
+    assert change["num_changed"] == int((one != two).sum())
+    assert change["largest"] == pytest.approx(float((one - two).abs().max()))
+    assert change["relative"] == pytest.approx(float((one - two).norm() / one.norm()))
+    code, text = diff(run, f"{attempt}/step-000000001")
+    assert (code, "model: the tensors that changed most" in text, change["name"] in text) == (1, True, True)
+
+
+def test_chunks_of_the_same_bytes_are_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(commit, "CHUNK_BYTES", 4096)
+    directory = trained(str(tmp_path / "run"))
+    read = []
+    plain = FileReader.read_chunk
+    monkeypatch.setattr(
+        FileReader, "read_chunk", lambda self, *args: read.append(self._record.name) or plain(self, *args)
+    )
+    compared(directory, directory, code=0)
+    assert {name.partition(".")[2] for name in read} <= {"json"}
+
+
+def test_configuration_and_structure(tmp_path, monkeypatch):
+    one = trained(str(tmp_path / "one"))
+    describe = Walk.describe
+
+    def other(self):
+        from resume_core.state import Fact
+
+        return {**describe(self), "data.0.batch_size": Fact(8)}
+
+    monkeypatch.setattr(Walk, "describe", other)
+    two = trained(str(tmp_path / "two"))
+    assert {"name": "data.0.batch_size", "severity": "run", "current": 8} in compared(one, two)["config"]
+    assert "data.0.batch_size" in diff(one, two)[1]
+
+
+def test_weights_alone_are_compared_with_a_whole_one(tmp_path):
+    run = trained(str(tmp_path / "run"), 7, Keep(last=2, every_steps=3, thin_after=2))
+    name = f"{folder(run, 3).parent.name}/step-000000003"
+    found = compared(run, name)
+    assert found["b"]["weights_only"]
+    assert list(found["tensors"]) == ["model"]
+    assert {"name": "training.json", "b": "(absent)"}.items() <= next(
+        one for one in found["files"] if one["name"] == "training.json"
+    ).items()
+    assert "weights only" in diff(run, name)[1]
+
+
+def test_no_values(run):
+    assert compared(run, f"{folder(run, 1).parent.name}/step-000000001", "--no-values")["tensors"] is None
+
+
+def test_damage_is_no_difference(run):
+    path = folder(run, 1) / "model.safetensors"
+    path.write_bytes(b"0" + path.read_bytes()[1:])
+    code, text = diff(run, f"{path.parent.parent.name}/step-000000001")
+    assert (code, "nothing was compared" in text, "is damaged" in text) == (1, True, True)
+
+
+def test_one_that_is_not_there(run, tmp_path):
+    assert diff(run, str(tmp_path / "none"))[0] == 2
+    assert diff(run, "attempt-0009")[0] == 2
+    shutil.rmtree(run)
+    assert diff(run, run)[0] == 2
+
+
+def change(one, two):
+    stored = Stored(one.dtype, tuple(one.shape), 0, one.nbytes)
+    return _change("x", stored, one.flatten(), two.flatten())
+
+
+def test_what_is_not_finite_is_not_measured():
+    nan = torch.tensor([float("nan"), 1.0, 2.0])
+    assert change(nan, nan).num_changed == 0
+    found = change(nan, torch.tensor([float("nan"), 1.0, float("inf")]))
+    assert (found.num_changed, found.largest, found.relative) == (1, None, None)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int64", "bfloat16", "complex64", "float8_e4m3fn"])
+def test_every_type_is_measured(dtype):
+    dtype = getattr(torch, dtype)
+    one, two = torch.zeros(_BLOCK + 3), torch.zeros(_BLOCK + 3)
+    one[0], two[0], two[-1] = 1, 1, 1
+    found = change(one.to(dtype), two.to(dtype))
+    assert (found.num_changed, found.largest, found.relative) == (1, 1.0, 1.0)
