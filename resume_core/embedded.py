@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from resume_core.capture.provenance import describe_code, provenance
+from resume_core.capture.chosen import describe_chosen
+from resume_core.capture.provenance import provenance
 from resume_core.capture.rng import derive
 from resume_core.capture.runconfig import Accepted, check
 from resume_core.entry import ENTRY, Entry, Incomplete, decode
@@ -185,7 +186,7 @@ class EmbeddedSession:
     def _describe(self, key: int) -> RunConfig:
         self._framework.prepare(key)
         if not self._config:
-            self._config = {**self._framework.describe(), **describe_code(provenance())}
+            self._config = {**self._framework.describe(), **describe_chosen(self._changes, provenance())}
         return self._config
 
     # ---- running

@@ -177,6 +177,20 @@ class Keep:
             raise ValueError("Keep.thin_after has nothing to thin: give every_steps, every_epochs or best as well")
 
 
+def _as_ids(given: Any) -> str | tuple[str, ...] | None:
+    if given is None:
+        return None
+    if isinstance(given, (str, os.PathLike)):
+        path = os.fspath(given)
+        if "://" in path:
+            raise ValueError(f"Changes.sample_ids must be a local file or a list of ids, got {path!r}")
+        return os.path.abspath(os.path.expanduser(path))
+    given = given.tolist() if hasattr(given, "tolist") else given
+    if isinstance(given, Mapping) or not isinstance(given, Iterable):
+        raise TypeError(f"Changes.sample_ids must be a list of ids or the path of a file, got {given!r:.80}")
+    return tuple(map(str, given))
+
+
 @dataclass(frozen=True)
 class Changes:
     """What may differ between the run that saved and the run that resumes.
@@ -186,19 +200,25 @@ class Changes:
             covers everything below it (``"optimizer"`` covers ``"optimizer.0.lr"``).
         otherwise: ``"error"`` refuses any other change that alters the run, ``"warn"`` logs it and goes on. A change
             of the model's structure cannot be loaded and is refused either way unless it is allowed by name.
+        sample_ids: what the samples are, in the order of the dataset, for data whose content can change while its
+            length stays: a list of ids, or the path of a file with one a line. Their number and a digest are compared
+            when both runs give them.
 
     Raises:
-        ValueError: ``otherwise`` is neither.
+        ValueError: ``otherwise`` is neither, or ``sample_ids`` is a URL.
+        TypeError: ``sample_ids`` is neither a path nor ids.
     """
 
     allow: tuple[str, ...] = ()
     otherwise: Literal["error", "warn"] = "error"
+    sample_ids: str | os.PathLike[str] | Sequence[str | int] | None = None
 
     def __post_init__(self) -> None:
         allow: Iterable[str] = (self.allow,) if isinstance(self.allow, str) else self.allow
         object.__setattr__(self, "allow", tuple(str(name) for name in allow))
         if self.otherwise not in ("error", "warn"):
             raise ValueError(f'Changes.otherwise must be "error" or "warn", got {self.otherwise!r}')
+        object.__setattr__(self, "sample_ids", _as_ids(self.sample_ids))
 
     def accepts(self, name: str) -> bool:
         """Whether a change of the field ``name`` (dotted) was allowed by name."""

@@ -58,6 +58,7 @@ class Restored:
         tier: the nearest store that it was in, for messages.
         is_promoted: whether it is in the run's directory.
         all_bytes: of the files of all ranks.
+        digest: that of its manifest, as it stands there.
     """
 
     ref: CheckpointRef
@@ -70,6 +71,7 @@ class Restored:
     tier: str = ""
     is_promoted: bool = True
     all_bytes: int = 0
+    digest: str = ""
 
 
 class Restorer:
@@ -212,6 +214,7 @@ class Restorer:
             tier=stores[0].url,
             is_promoted=self._lineage.store in stores,
             all_bytes=sum(record.size_bytes for record in manifest.files),
+            digest=manifest.digest,
         )
         return restored, state
 
@@ -226,10 +229,16 @@ def warn_of_names(changes: Changes, known: set[str], log: logging.Logger) -> Non
 def report(accepted: Accepted, log: logging.Logger) -> None:
     """Say which differences were accepted, and why."""
     warned = 'the run differs from its checkpoint (Changes(otherwise="warn")):\n%s'
+    inexact = (
+        "from here on the run may not be what it would have been, bit for bit: it goes on, and since its checkpoint "
+        "these have changed:\n%s"
+    )
+    others = tuple(difference for difference in accepted.info if difference not in accepted.inexact)
     for level, text, differences in (
         (logging.WARNING, warned, accepted.warned),
+        (logging.WARNING, inexact, accepted.inexact),
         (logging.INFO, "changes that were allowed:\n%s", accepted.allowed),
-        (logging.INFO, "other differences, for your information:\n%s", accepted.info),
+        (logging.INFO, "other differences, for your information:\n%s", others),
     ):
         if differences:
             log.log(level, text, table(differences))

@@ -25,9 +25,10 @@ from typing import Any, NoReturn
 
 from resume_core.boundaries import Boundaries
 from resume_core.candidates import first_preamble, line, open_lineage, resume_mode
-from resume_core.capture.provenance import describe_code, provenance
+from resume_core.capture.chosen import describe_chosen
+from resume_core.capture.provenance import provenance
 from resume_core.capture.rng import derive
-from resume_core.capture.runconfig import Difference, to_json
+from resume_core.capture.runconfig import Accepted, to_json
 from resume_core.checkpointer import Checkpointer
 from resume_core.claims import claim
 from resume_core.embedded import Given, adopt, new_key
@@ -119,6 +120,7 @@ class Session:
         self._restored: Restored | None = None
         self._origin: Origin | None = None
         self._given: Given | None = None
+        self._accepted = Accepted()
         self.is_over = False
         """Whether the fit had come to its end before: nothing is left to be trained. Known after `start`."""
         self._attempt: Attempt | None = None
@@ -277,8 +279,9 @@ class Session:
         self._key, self._saves.is_protected = self._restored.key, True
         self._checkpointer.reserve(self._restored.size_bytes)
         self._origin = self._restored.origin
+        self._accepted = self._restored.accepted
         self._framework.apply(state)
-        restore_threads(self._restored.accepted, self._log)
+        restore_threads(self._accepted, self._log)
         self.is_over = self._fits.is_over(self._restored, self._store.url, self._log)
         if self.is_over and not self._ranks.share("the end state", self._restored.is_promoted):
             self._open(self._restored.progress)  # `end` waits for it
@@ -310,7 +313,7 @@ class Session:
         if given is None:
             self._describe(self._key)
         else:
-            adopt(given, self._framework, self._changes, self._describe, self._log)
+            self._accepted = adopt(given, self._framework, self._changes, self._describe, self._log)
         if self._ranks.is_first:
             self._checkpointer.reserve(self._framework.weights_bytes)
 
@@ -319,7 +322,8 @@ class Session:
         self._framework.prepare(key)
         if not self._config:
             self._provenance = provenance()
-            self._config = {**self._framework.describe(), **describe_code(self._provenance)}
+            chosen = describe_chosen(self._changes, self._provenance)
+            self._config = {**self._framework.describe(), **chosen}
         return self._config
 
     # ---- running
@@ -351,9 +355,8 @@ class Session:
     def _open(self, progress: Progress) -> Attempt:
         """Claim the attempt. What is on the scratch alone becomes its first checkpoint."""
         restored = self._restored
-        accepted = [d.as_dict() for d in _decisive(restored)] if restored else []
-        info = {"provenance": dict(self._provenance), "accepted": accepted, "key": self._key}
-        info |= {"keep": asdict(self._keep), **self._origin_fact}
+        info = {"provenance": dict(self._provenance), "accepted": self._accepted.record(), "key": self._key}
+        info |= {"keep": asdict(self._keep), "restored_digest": restored and restored.digest, **self._origin_fact}
         # a fit after another one goes on from live objects that are what that one had saved at its end
         origin = restored.ref if restored else self._fits.origin
         attempt = claim(self._lineage, self._ranks, origin=origin, info=info, anew=self._resume == "never")
@@ -559,7 +562,3 @@ class Session:
         finally:
             self._leaving.stop()
             self._history.close(error)
-
-
-def _decisive(restored: Restored) -> tuple[Difference, ...]:
-    return restored.accepted.allowed + restored.accepted.warned

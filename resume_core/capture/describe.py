@@ -1,4 +1,4 @@
-"""What decides a run, read off the live objects as facts: model, optimizers, schedulers, seed, environment.
+"""What decides a run, read off the live objects as facts: model, optimizers, schedulers, seed.
 
 Every function is pure: it draws no random number, iterates no data, and changes nothing. Take the facts once, from
 freshly configured objects, before anything is loaded and before the first step, and save those: a scheduler moves
@@ -9,11 +9,8 @@ Optimizers and schedulers must be the torch objects themselves, not a framework'
 
 from __future__ import annotations
 
-import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,11 +18,9 @@ from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 from resume_core.capture.plain import callable_name, callable_settings, class_path, is_setting, plain
-from resume_core.capture.provenance import package_versions
 from resume_core.state import Fact
 
 __all__ = [
-    "describe_environment",
     "describe_hparams",
     "describe_model",
     "describe_optimizers",
@@ -171,47 +166,3 @@ def _cycle_shape(scheduler: object, prefix: str) -> dict[str, Fact]:
 def describe_hparams(hparams: Mapping[Any, Any]) -> dict[str, Fact]:
     """The user's hyperparameters as information; values that are not plain are kept as a shortened repr."""
     return {f"hparams.{name}": Fact(plain(value), "info") for name, value in hparams.items()}
-
-
-def describe_environment() -> dict[str, Fact]:
-    """Package versions, hardware, thread counts and torch's global switches, all of it information."""
-    found: dict[str, Any] = {f"packages.{name}": version for name, version in package_versions().items()}
-    found |= {f"environment.{name}": value for name, value in _machine().items()}
-    found |= {f"environment.{name}": value for name, value in _torch_switches().items()}
-    return {name: Fact(plain(value), "info") for name, value in found.items()}
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "host": platform.node(),
-        "cpu": _cpu_model(),
-        "gpus": _gpu_names(),
-        "threads": torch.get_num_threads(),
-        "interop_threads": torch.get_num_interop_threads(),
-    }
-
-
-def _cpu_model() -> str:
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-        return next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _gpu_names() -> list[str]:
-    # asking a CUDA runtime that nobody has started would start it, and break a launcher that forks afterwards
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return []
-    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-
-
-def _torch_switches() -> dict[str, Any]:
-    switches = {
-        "default_dtype": torch.get_default_dtype(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "cudnn_deterministic": torch.backends.cudnn.deterministic,
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
-    }
-    with suppress(RuntimeError):  # raised where the newer per-backend precision settings were used
-        switches["float32_matmul_precision"] = torch.get_float32_matmul_precision()
-    return switches

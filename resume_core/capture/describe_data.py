@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import Any
 
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset
 
-from resume_core.capture.plain import array_digest, callable_name, class_path, plain
+from resume_core.capture.describe_files import Patience, describe_files
+from resume_core.capture.fleeting import is_fleeting
+from resume_core.capture.plain import array_digest, callable_name, callable_settings, class_path, plain
 from resume_core.state import Fact
 
 __all__ = ["describe_loader"]
@@ -21,7 +25,8 @@ _WORKER_SETTINGS = ("num_workers", "prefetch_factor", "persistent_workers", "pin
 def describe_loader(loader: object, prefix: str = "data.0") -> dict[str, Fact]:
     """Batch size, sampler and dataset of a loader, as ``"data.0.batch_size"``.
 
-    How the data is fetched (workers, prefetching, pinning, collation) is information: it changes no sample.
+    How the data is fetched (workers, prefetching, pinning) is information: it changes no sample. The functions that
+    make batches and prepare workers are known by their names.
 
     Args:
         loader: a torch ``DataLoader`` as the user made it, before a framework wraps it, or any other iterable.
@@ -34,7 +39,7 @@ def describe_loader(loader: object, prefix: str = "data.0") -> dict[str, Fact]:
     facts |= _batching(loader, prefix)
     if not isinstance(dataset, IterableDataset):
         facts |= _sampling(loader, prefix, _length(dataset))
-    return facts | _dataset(dataset, f"{prefix}.dataset", depth=0) | _fetching(loader, prefix)
+    return facts | _Datasets().describe(dataset, f"{prefix}.dataset") | _fetching(loader, prefix)
 
 
 def _length(sized: Any) -> int | None:
@@ -82,11 +87,35 @@ def _own_seed(sampler: object) -> dict[str, int]:
     return {"seed": seed} if seed < _SEED_LIMIT else {}  # a larger one comes from entropy
 
 
-def _dataset(dataset: Any, place: str, depth: int) -> dict[str, Fact]:
-    facts = {f"{place}.class": Fact(class_path(dataset), "info"), f"{place}.length": Fact(_dataset_length(dataset))}
-    if isinstance(dataset, IterableDataset):
-        facts[f"{place}.iterable"] = Fact(True)
-    return facts | _hugging_face(dataset, place) | (_nested(dataset, place, depth) if depth < _MAX_NESTING else {})
+class _Datasets:
+    """A dataset and those inside it, for all of which one patience has to do."""
+
+    def __init__(self) -> None:
+        self._patience = Patience()
+
+    def describe(self, dataset: Any, place: str, depth: int = 0) -> dict[str, Fact]:
+        length = _dataset_length(dataset)
+        facts = {f"{place}.class": Fact(class_path(dataset), "info"), f"{place}.length": Fact(length)}
+        if isinstance(dataset, IterableDataset):
+            facts[f"{place}.iterable"] = Fact(True)
+        known = _hugging_face(dataset, place)
+        inner = self._nested(dataset, place, depth) if depth < _MAX_NESTING else {}
+        return facts | (known or describe_files(dataset, place, self._patience)) | inner
+
+    def _nested(self, dataset: Any, place: str, depth: int) -> dict[str, Fact]:
+        facts: dict[str, Fact] = {}
+        # attributes of the instance only: looking a name up on a class may run a property of the user's
+        own = getattr(dataset, "__dict__", {})
+        if hasattr(own.get("indices"), "__len__"):
+            facts[f"{place}.indices"] = Fact(array_digest(own["indices"]))
+        inner = own.get("dataset")
+        if hasattr(inner, "__getitem__") and not isinstance(inner, (str, bytes)):
+            facts |= self.describe(inner, f"{place}.dataset", depth + 1)
+        if isinstance(dataset, ConcatDataset):
+            facts[f"{place}.lengths"] = Fact(plain([_dataset_length(part) for part in dataset.datasets]))
+            for i, part in enumerate(dataset.datasets[:_MAX_PARTS]):
+                facts |= self.describe(part, f"{place}.datasets.{i}", depth + 1)
+        return facts
 
 
 def _hugging_face(dataset: Any, place: str) -> dict[str, Fact]:
@@ -109,27 +138,32 @@ def _dataset_length(dataset: Any) -> int | None:
     return None if isinstance(dataset, IterableDataset) else _length(dataset)
 
 
-def _nested(dataset: Any, place: str, depth: int) -> dict[str, Fact]:
-    facts: dict[str, Fact] = {}
-    # attributes of the instance only: looking a name up on a class may run a property of the user's
-    own = getattr(dataset, "__dict__", {})
-    if hasattr(own.get("indices"), "__len__"):
-        facts[f"{place}.indices"] = Fact(array_digest(own["indices"]))
-    inner = own.get("dataset")
-    if hasattr(inner, "__getitem__") and not isinstance(inner, (str, bytes)):
-        facts |= _dataset(inner, f"{place}.dataset", depth + 1)
-    if isinstance(dataset, ConcatDataset):
-        facts[f"{place}.lengths"] = Fact(plain([_dataset_length(part) for part in dataset.datasets]))
-        for i, part in enumerate(dataset.datasets[:_MAX_PARTS]):
-            facts |= _dataset(part, f"{place}.datasets.{i}", depth + 1)
-    return facts
-
-
 def _fetching(loader: Any, prefix: str) -> dict[str, Fact]:
     found = {name: plain(getattr(loader, name)) for name in _WORKER_SETTINGS if hasattr(loader, name)}
     context = getattr(loader, "multiprocessing_context", None)
     found["multiprocessing_context"] = context and str(getattr(context, "get_start_method", lambda: context)())
+    facts = {f"{prefix}.{name}": Fact(value, "info") for name, value in found.items()}
     for name in ("collate_fn", "worker_init_fn"):
         function = getattr(loader, name, None)
-        found[name] = function and callable_name(function)
-    return {f"{prefix}.{name}": Fact(value, "info") for name, value in found.items()}
+        facts[f"{prefix}.{name}"] = Fact(function and _function_name(function))
+    return facts | _collation(getattr(loader, "collate_fn", None), f"{prefix}.collate_fn")
+
+
+def _function_name(function: Any) -> str:
+    name = callable_name(function)
+    # where torch keeps its own is no business of a run's
+    return name.rpartition(".")[2] if name.startswith("torch.utils.data.") else name
+
+
+def _collation(collate: Any, place: str) -> dict[str, Fact]:
+    """What was given to a partial, or to the dataclass that collators are: settings, which no use of them moves."""
+    if isinstance(collate, functools.partial):
+        found = callable_settings(collate)
+    elif dataclasses.is_dataclass(collate) and not isinstance(collate, type):
+        names = [field.name for field in dataclasses.fields(collate)]
+        found = {name: value for name, value in callable_settings(collate).items() if name in names}
+    else:
+        return {}
+    return {
+        f"{place}.{name}": Fact(value, "info" if is_fleeting(name, value) else "run") for name, value in found.items()
+    }

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 import xxhash
 
-__all__ = ["array_digest", "callable_name", "callable_settings", "class_path", "is_setting", "plain"]
+__all__ = ["array_digest", "callable_name", "callable_settings", "class_path", "is_setting", "plain", "words"]
 
 _MAX_TEXT = 1000  # characters kept of a string or a repr
 _MAX_NODES = 2048  # values in one nested container; also what ends a container that holds itself
@@ -30,6 +30,7 @@ _MAX_DEPTH = 32
 _MAX_SMALL = 64  # elements of an array that are written out
 _MAX_HASHED = 1 << 22  # elements of an array that are hashed; keeps it far below a second
 _MAX_INT_BITS = 256  # Python refuses to print integers of more than 4300 digits
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -250,3 +251,8 @@ def _as_numpy(values: Iterable[Any]) -> np.ndarray[Any, Any]:
         host = values.detach().cpu()
         return np.asarray(host.double() if host.is_floating_point() else host)
     return np.asarray(values)
+
+
+def words(name: str) -> list[str]:
+    """The words of an identifier, in lower case: of ``max_epochs`` and ``maxEpochs`` alike."""
+    return [word.lower() for word in _WORD.findall(name)]

@@ -15,6 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from resume_core.state import Fact
 
 __all__ = ["describe_code", "mask_secrets", "package_versions", "provenance"]
@@ -29,8 +31,20 @@ _PACKAGES = (
     "transformers",
     "datasets",
     "torchvision",
+    "torchaudio",
+    "torchdata",
+    "torchmetrics",
+    "tokenizers",
+    "peft",
+    "timm",
+    "scipy",
+    "pillow",
+    "albumentations",
+    "opencv-python",
+    "opencv-python-headless",
 )
 _GIT_TIMEOUT_S = 2.0  # for all git commands together: a hung file system must not hold up a training job
+_MAX_SCRIPT_BYTES = 4 << 20
 _MAX_ARGS = 200
 _MAX_ARG = 500  # characters
 _MASK = "***"
@@ -54,12 +68,14 @@ def provenance() -> dict[str, Any]:
     """Commit, command line with secrets masked, host, time and package versions, as plain JSON.
 
     Returns:
-        ``git``: ``commit`` (hex, None when unknown) and ``dirty`` (tracked files differ from it; None when unknown) of
-        the script's folder; ``command``: the arguments, secrets and the home directory masked; ``host``; ``time``: ISO
-        8601 in UTC; ``packages``: name to version, ``python`` among them.
+        ``git``, of the script's folder: ``commit`` (hex, None when unknown), ``dirty`` (tracked files differ from it;
+        None when unknown) and ``diff`` (a digest of how they differ); ``script``: a digest of its text; ``command``:
+        the arguments, secrets and the home directory masked; ``host``; ``time``: ISO 8601 in UTC; ``packages``: name
+        to version, ``python`` among them.
     """
     return {
         "git": _git_state(_script_folder()),
+        "script": _script_digest(),
         "command": mask_secrets(_without_home(sys.argv)),
         "host": platform.node(),
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -68,8 +84,12 @@ def provenance() -> dict[str, Any]:
 
 
 def describe_code(found: Mapping[str, Any]) -> dict[str, Fact]:
-    """The commit and the dirty flag of a `provenance` as facts; information, since no commit tells what code ran."""
-    return {f"code.{name}": Fact(found["git"][name], "info") for name in ("commit", "dirty")}
+    """Commit, differences from it and script of a `provenance` as facts.
+
+    They are information: most commits do not change what a run computes, and none tells what code ran.
+    """
+    values = {**found["git"], "script": found["script"]}
+    return {f"code.{name}": Fact(value, "info") for name, value in values.items()}
 
 
 def package_versions() -> dict[str, str]:
@@ -86,11 +106,26 @@ def _version(name: str) -> str | None:
         return None
 
 
+def _script() -> Path | None:
+    script = Path(sys.argv[0]).resolve() if sys.argv and sys.argv[0] else None
+    return script if script is not None and script.is_file() else None
+
+
 def _script_folder() -> str | None:
     try:
-        script = Path(sys.argv[0]).resolve() if sys.argv and sys.argv[0] else None
-        return str(script.parent if script is not None and script.is_file() else Path.cwd())
+        script = _script()
+        return str(Path.cwd() if script is None else script.parent)
     except OSError:  # the working directory is gone
+        return None
+
+
+def _script_digest() -> str | None:
+    try:
+        script = _script()
+        if script is None or script.stat().st_size > _MAX_SCRIPT_BYTES:
+            return None
+        return xxhash.xxh3_64_hexdigest(script.read_bytes())
+    except OSError:
         return None
 
 
@@ -98,14 +133,17 @@ def _git_state(folder: str | None) -> dict[str, Any]:
     deadline = time.monotonic() + _GIT_TIMEOUT_S
     commit = _git(folder, deadline, "rev-parse", "--verify", "HEAD") if folder is not None else None
     if not commit:
-        return {"commit": None, "dirty": None}
+        return {"commit": None, "dirty": None, "diff": None}
     # untracked files are left out: outputs of the run itself would make every run dirty
-    changed = _git(folder, deadline, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "dirty": None if changed is None else bool(changed)}
+    diff = _git(folder, deadline, "diff", "HEAD", "--full-index", "--no-ext-diff", "--no-textconv", "--no-color")
+    if diff is None:
+        return {"commit": commit, "dirty": None, "diff": None}
+    text = diff.encode("utf-8", "replace")
+    return {"commit": commit, "dirty": bool(diff), "diff": xxhash.xxh3_64_hexdigest(text) if diff else "none"}
 
 
 def _git(folder: str | None, deadline: float, *args: str) -> str | None:
-    # no optional locks: a status must not write to the user's index while other ranks read it
+    # no optional locks: a look must not write to the user's index while other ranks read it
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     try:
         done = subprocess.run(

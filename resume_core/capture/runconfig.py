@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from resume_core.capture.describe import (
-    describe_environment,
     describe_hparams,
     describe_model,
     describe_optimizers,
@@ -23,6 +22,8 @@ from resume_core.capture.describe import (
     seed_fact,
 )
 from resume_core.capture.describe_data import describe_loader
+from resume_core.capture.environment import describe_environment, ends_exactness
+from resume_core.capture.facts_version import is_new
 from resume_core.errors import ConfigChangedError, CorruptCheckpointError
 from resume_core.policy import Changes
 from resume_core.state import Fact, RunConfig, Severity
@@ -76,6 +77,11 @@ class Difference:
     current: Any
     severity: Severity
 
+    @property
+    def is_two_sided(self) -> bool:
+        """Whether both sides have the fact."""
+        return self.saved is not ABSENT and self.current is not ABSENT
+
     def as_dict(self) -> dict[str, Any]:
         """The difference as plain JSON; a side that lacks the fact has no entry."""
         sides = {"saved": self.saved, "current": self.current}
@@ -90,21 +96,33 @@ class Accepted:
     Attributes:
         allowed: changes of the run or of its structure that the user allowed by name.
         warned: changes of the run that pass because of ``Changes(otherwise="warn")``; to be logged as warnings.
-        info: changes that do not alter the run; to be logged.
+        info: changes that block nothing; to be logged.
     """
 
     allowed: tuple[Difference, ...] = ()
     warned: tuple[Difference, ...] = ()
     info: tuple[Difference, ...] = ()
 
+    @property
+    def inexact(self) -> tuple[Difference, ...]:
+        """Those of ``info`` that may change numbers from here on; to be logged as warnings."""
+        return tuple(d for d in self.info if d.is_two_sided and ends_exactness(d.name, d.saved, d.current))
+
+    def record(self) -> list[dict[str, Any]]:
+        """What an attempt keeps of it, as plain JSON: ``as_dict`` of each, and as what it was accepted."""
+        kinds = {"allowed": self.allowed, "warned": self.warned, "inexact": self.inexact}
+        return [d.as_dict() | {"accepted_as": kind} for kind, differences in kinds.items() for d in differences]
+
 
 def diff(saved: RunConfig, current: RunConfig) -> tuple[Difference, ...]:
     """Every fact that differs or that only one side has: gravest first, then in the order of the facts.
 
     Where the sides disagree on how grave a fact is, the milder holds: so an unseeded run, whose seed is information,
-    differs from a seeded one without blocking it.
+    differs from a seeded one without blocking it. What the release that saved did not look at is information.
     """
     names = dict.fromkeys([*saved, *current])
+    known = {name: Fact(current[name].value, "info") for name in current if name not in saved and is_new(name, saved)}
+    current = {**current, **known}
     found = [_compare(name, saved.get(name), current.get(name)) for name in names]
     return tuple(sorted(filter(None, found), key=lambda difference: _SEVERITIES.index(difference.severity)))
 

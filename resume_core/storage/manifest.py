@@ -136,6 +136,8 @@ class Manifest:
         world_size: number of ranks that wrote a part.
         files: every file of every rank.
         header: strict JSON of the caller: step, epoch, batch, run config, provenance, metrics, timings.
+        digest: the one at the end of the file that it was read from, empty before it is written. It covers the digests
+            of all files, and so names what was saved.
 
     Raises:
         ValueError: names, serial or world size that are impossible, or a file listed twice.
@@ -147,6 +149,7 @@ class Manifest:
     world_size: int
     files: tuple[FileRecord, ...]
     header: JsonMapping = field(default_factory=dict)
+    digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         _require_place(self.attempt, self.checkpoint)
@@ -192,7 +195,8 @@ class Manifest:
         fields = unseal(kind, data, path)
         place = (fields.text("attempt"), fields.text("checkpoint"))
         counts = (fields.count("serial"), fields.count("world_size"))
-        return _built(fields, cls, *place, *counts, _read_records(fields), fields.mapping("header"))
+        rest = (_read_records(fields), fields.mapping("header"), fields.text("digest"))
+        return _built(fields, cls, *place, *counts, *rest)
 
 
 def _built(fields: Fields, kind: type[_T], *args: Any) -> _T:

@@ -89,7 +89,7 @@ def unseal(kind: str, data: bytes, path: str) -> Fields:
         path: where it lies, for messages.
 
     Raises:
-        CorruptCheckpointError: any byte was altered, it is of another kind, of a newer format, or is not strict JSON.
+        CorruptCheckpointError: any byte was altered, it is of another kind or format, or is not strict JSON.
     """
     body = bytes(data[:-_TAIL_BYTES])
     if bytes(data[-_TAIL_BYTES:]) != _tail(body):
@@ -102,6 +102,11 @@ def unseal(kind: str, data: bytes, path: str) -> Fields:
     version = fields.count("format")
     if version > FORMAT_VERSION:
         fields.fail(f"it has format {version}, this release reads format {FORMAT_VERSION}: upgrade exact-resume")
+    if version < FORMAT_VERSION:
+        fields.fail(
+            f"it has format {version}, and this release reads format {FORMAT_VERSION}: go on with the exact-resume that "
+            "wrote it, or start in another directory from the weights in its model.safetensors"
+        )
     if version != FORMAT_VERSION or fields.text("kind") != kind:
         fields.fail(f"it is not a {kind} of format {FORMAT_VERSION}")
     return fields

@@ -48,7 +48,8 @@ def fake_git(tmp_path, monkeypatch, script):
 
 
 def test_the_commit_of_the_scripts_folder_is_recorded(repository):
-    assert provenance()["git"] == {"commit": git(repository, "rev-parse", "HEAD").strip(), "dirty": False}
+    commit = git(repository, "rev-parse", "HEAD").strip()
+    assert provenance()["git"] == {"commit": commit, "dirty": False, "diff": "none"}
 
 
 def test_a_changed_file_makes_the_commit_dirty(repository):
@@ -81,7 +82,7 @@ def test_a_repository_without_a_commit_has_none(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["-c"])
     monkeypatch.chdir(tmp_path)
 
-    assert provenance()["git"] == {"commit": None, "dirty": None}
+    assert provenance()["git"] == {"commit": None, "dirty": None, "diff": None}
 
 
 def test_outside_a_repository_there_is_no_commit(tmp_path, monkeypatch):
@@ -89,26 +90,26 @@ def test_outside_a_repository_there_is_no_commit(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["-c"])
     monkeypatch.chdir(tmp_path)
 
-    assert provenance()["git"] == {"commit": None, "dirty": None}
+    assert provenance()["git"] == {"commit": None, "dirty": None, "diff": None}
 
 
 def test_without_git_there_is_no_commit(repository, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
 
-    assert provenance()["git"] == {"commit": None, "dirty": None}
+    assert provenance()["git"] == {"commit": None, "dirty": None, "diff": None}
 
 
 def test_a_git_that_fails_is_no_trouble(repository, tmp_path, monkeypatch):
     fake_git(tmp_path, monkeypatch, "echo fatal >&2; exit 128")
 
-    assert provenance()["git"] == {"commit": None, "dirty": None}
+    assert provenance()["git"] == {"commit": None, "dirty": None, "diff": None}
 
 
 def test_a_git_that_hangs_is_waited_for_two_seconds_at_most(repository, tmp_path, monkeypatch):
     fake_git(tmp_path, monkeypatch, "exec sleep 60")
     start = time.monotonic()
 
-    assert provenance()["git"] == {"commit": None, "dirty": None}
+    assert provenance()["git"] == {"commit": None, "dirty": None, "diff": None}
     assert time.monotonic() - start < 4
 
 
@@ -116,7 +117,7 @@ def test_a_status_that_hangs_still_leaves_the_commit(repository, tmp_path, monke
     fake_git(tmp_path, monkeypatch, 'case "$1" in rev-parse) echo abc123;; *) exec sleep 60;; esac')
     monkeypatch.setattr(module, "_GIT_TIMEOUT_S", 0.5)
 
-    assert provenance()["git"] == {"commit": "abc123", "dirty": None}
+    assert provenance()["git"] == {"commit": "abc123", "dirty": None, "diff": None}
 
 
 def test_a_working_directory_that_is_gone_is_no_trouble(tmp_path, monkeypatch):
@@ -127,7 +128,7 @@ def test_a_working_directory_that_is_gone_is_no_trouble(tmp_path, monkeypatch):
     os.chdir(folder)
     folder.rmdir()
     try:
-        assert provenance()["git"] == {"commit": None, "dirty": None}
+        assert provenance()["git"] == {"commit": None, "dirty": None, "diff": None}
     finally:
         os.chdir(here)
 
@@ -139,9 +140,26 @@ def test_a_process_without_arguments_is_no_trouble(monkeypatch):
 
 
 def test_the_commit_is_information_for_the_config_diff():
-    facts = describe_code({"git": {"commit": "abc", "dirty": None}})
+    facts = describe_code({"git": {"commit": "abc", "dirty": None, "diff": "d"}, "script": "s"})
 
-    assert facts == {"code.commit": Fact("abc", "info"), "code.dirty": Fact(None, "info")}
+    expected = {"commit": "abc", "dirty": None, "diff": "d", "script": "s"}
+    assert facts == {f"code.{name}": Fact(value, "info") for name, value in expected.items()}
+
+
+def test_what_was_changed_in_tracked_files_has_a_digest(repository):
+    found = []
+    for text in ("print('one')\n", "print('two')\n", "print('one')\n"):
+        (repository / "train.py").write_text(text)
+        found.append((provenance()["git"]["diff"], provenance()["script"]))
+
+    assert found[0] == found[2]
+    assert all(first != second for first, second in zip(found[0], found[1], strict=True))
+
+
+def test_an_interpreter_without_a_script_has_no_digest_of_one(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["-c"])
+
+    assert provenance()["script"] is None
 
 
 # --- the rest

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from small import Net, make_loader
@@ -62,11 +64,16 @@ def test_each_change_is_refused_with_both_values_and_nothing_is_loaded(saved, ch
 @pytest.mark.parametrize("change", ["seed", "batch size", "learning rate"])
 def test_a_change_that_is_allowed_by_name_goes_on_and_is_recorded(saved, change, messages, tmp_path):
     arguments, name, *_ = CHANGES[change]
+    manifests = {
+        str(path.parent): json.loads(path.read_text()) for path in (tmp_path / "run").glob("*/*/manifest.json")
+    }
     _, trainer = saved(**arguments(), changes=Changes(allow=(name,)))
     assert trainer.current_epoch == 2
     assert any("changes that were allowed" in message and name in message for message in messages())
-    attempt = sorted((tmp_path / "run").glob("attempt-0002-*/attempt.json"))[0].read_text()
-    assert name in attempt
+    attempt = json.loads(next((tmp_path / "run").glob("attempt-0002-*/attempt.json")).read_text())
+    assert [(d["name"], d["accepted_as"]) for d in attempt["info"]["accepted"]] == [(name, "allowed")]
+    restored = tmp_path / "run" / attempt["restored_from"]["attempt"] / attempt["restored_from"]["name"]
+    assert attempt["info"]["restored_digest"] == manifests[str(restored)]["digest"]
 
 
 def test_changes_can_be_let_through_with_a_warning(saved, messages):

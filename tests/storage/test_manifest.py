@@ -112,6 +112,15 @@ def test_a_newer_format_says_both_versions_and_to_upgrade(kind, monkeypatch):
 
 
 @kinds
+def test_an_older_format_says_both_versions_and_what_to_do(kind, monkeypatch):
+    monkeypatch.setattr(sealed, "FORMAT_VERSION", 0)
+    data = EXAMPLES[kind].to_bytes()
+    monkeypatch.undo()
+    with pytest.raises(CorruptCheckpointError, match=r"format 0, and .* format 1: go on with .* model\.safetensors"):
+        read(kind, data)
+
+
+@kinds
 def test_a_missing_field_is_named(kind):
     for name in fields_of(kind):
         fields = fields_of(kind)
