@@ -104,8 +104,8 @@ def unseal(kind: str, data: bytes, path: str) -> Fields:
         fields.fail(f"it has format {version}, this release reads format {FORMAT_VERSION}: upgrade exact-resume")
     if version < FORMAT_VERSION:
         fields.fail(
-            f"it has format {version}, and this release reads format {FORMAT_VERSION}: go on with the exact-resume that "
-            "wrote it, or start in another directory from the weights in its model.safetensors"
+            f"it has format {version}, and this release reads format {FORMAT_VERSION}: go on with the exact-resume "
+            "that wrote it, or start in another directory from the weights in its model.safetensors"
         )
     if version != FORMAT_VERSION or fields.text("kind") != kind:
         fields.fail(f"it is not a {kind} of format {FORMAT_VERSION}")
