@@ -24,6 +24,7 @@ from resume_core.cli.exits import EXIT_CODES, NO_ANSWER, answering
 from resume_core.cli.ls.command import ls
 from resume_core.cli.options import AsJson, Scratch, StorageOptions, parse_storage_options
 from resume_core.cli.plan.command import plan
+from resume_core.cli.prune.command import prune
 from resume_core.cli.show.command import show
 from resume_core.cli.verify.command import verify
 
@@ -38,6 +39,7 @@ __all__ = [
     "ls",
     "main",
     "plan",
+    "prune",
     "show",
     "verify",
 ]
@@ -169,5 +171,6 @@ def _import_all(modules: list[str] | tuple[str, ...]) -> None:
 app.command()(diff)
 app.command()(ls)
 app.command()(plan)
+app.command()(prune)
 app.command()(show)
 app.command()(verify)

@@ -22,7 +22,7 @@ checkpoint, and one after it leaves weights, with files beside them that the nex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -48,7 +48,7 @@ from resume_core.storage.paths import (
 )
 from resume_core.storage.read import is_there, list_folder, read_manifest
 
-__all__ = ["Pruned", "clean", "line_entries", "prune"]
+__all__ = ["Outlook", "Pruned", "Removal", "clean", "line_entries", "outlook", "prune", "remove"]
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,41 @@ class Pruned:
     thinned: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Removal:
+    """What goes of one checkpoint folder.
+
+    Attributes:
+        folder: below the store.
+        why: a few words.
+        thinned: the checkpoint in it of which the weights stay; None where all of it goes.
+        is_whole: whether something is committed there; otherwise it may be a save in flight.
+    """
+
+    folder: str
+    why: str
+    thinned: CheckpointRef | None = None
+    is_whole: bool = True
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a ``prune`` would do.
+
+    Attributes:
+        line: the checkpoints that `Keep` was asked about, newest first.
+        removals: what goes, in the order in which it goes.
+        odd: one sentence for each thing that stays because it cannot be understood.
+    """
+
+    line: tuple[Entry, ...]
+    removals: tuple[Removal, ...]
+    odd: tuple[str, ...]
+
+
 _Pin = Callable[[Manifest], Hashable]
-_Task = tuple[str, CheckpointRef | None]
-"""A checkpoint folder, and the checkpoint in it when that is to be thinned rather than deleted."""
+_NO_RULE, _THINNED, _NO_LINE = "no rule keeps it", "its weights stay", "on no line any more"
+_HALF = "half-written"
 
 
 def prune(
@@ -95,16 +127,29 @@ def prune(
         What was deleted and what could not be. Nothing is raised: a failure costs space, never the run.
     """
     store = store or lineage.store
-    view, odd = lineage.glance(store), list[str]()
     try:
-        view.check_newest(attempt)
-        tasks = list(_tasks(view, keep, attempt, pin, odd))
+        seen = outlook(lineage.glance(store), keep, attempt, pin)
     except SupersededError:
         return Pruned()
     except (OSError, CorruptCheckpointError) as error:
         return Pruned(failures=(f"nothing was pruned: {error}",))
-    pruned = _done(store, tasks, spare)
-    return replace(pruned, failures=(*odd, *pruned.failures))
+    pruned = remove(store, seen.removals, spare)
+    return replace(pruned, failures=(*seen.odd, *pruned.failures))
+
+
+def outlook(view: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None = None) -> Outlook:
+    """What `prune` would delete on the one tier of ``view``, a glance at the run; nothing is deleted.
+
+    Raises:
+        SupersededError: a newer attempt than ``attempt`` was claimed.
+        CorruptCheckpointError: the tier cannot be understood.
+        OSError: it cannot be read.
+    """
+    view.check_newest(attempt)
+    odd = list[str]()
+    line, is_whole = line_entries(view, attempt, pin)
+    removals = tuple(_removals(view, keep, attempt, line, odd, is_whole=is_whole))
+    return Outlook(tuple(line), removals, tuple(odd))
 
 
 def clean(lineage: Lineage, attempt: Attempt) -> Pruned:
@@ -129,7 +174,7 @@ def _clean_tier(view: Lineage, store: Store, attempt: Attempt) -> Pruned:
     try:
         view.check_newest(attempt)
         older = _older(view, attempt)
-        left = _done(store, [(folder, None) for name in older for folder in _uncommitted(seen, name)])
+        left = remove(store, [removal for name in older for removal in _uncommitted(seen, name)])
         for name in _cut_short(view, seen, attempt):
             _delete_temporaries(seen, store, name)
             store.delete_empty(name)
@@ -168,9 +213,20 @@ def _delete_temporaries(seen: Store, store: Store, attempt: str) -> None:
             store.delete(folder)
 
 
-def _done(store: Store, tasks: list[_Task], spare: Callable[[], Collection[str]] = tuple) -> Pruned:
+def remove(store: Store, removals: Iterable[Removal], spare: Callable[[], Collection[str]] = tuple) -> Pruned:
+    """Do what `outlook` has found.
+
+    Args:
+        store: the tier.
+        removals: what goes.
+        spare: see `prune`.
+
+    Returns:
+        As for `prune`.
+    """
     deleted, thinned, failures = list[str](), list[str](), list[str]()
-    for folder, ref in tasks:
+    for removal in removals:
+        folder, ref = removal.folder, removal.thinned
         if folder in spare():
             continue
         problem = _delete_folder(store, folder) if ref is None else _thin(store, ref, thinned)
@@ -181,13 +237,16 @@ def _done(store: Store, tasks: list[_Task], spare: Callable[[], Collection[str]]
     return Pruned(tuple(deleted), tuple(failures), tuple(thinned))
 
 
-def _tasks(view: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None, odd: list[str]) -> Iterator[_Task]:
+def _removals(
+    view: Lineage, keep: Keep, attempt: Attempt, line: list[Entry], odd: list[str], *, is_whole: bool
+) -> Iterator[Removal]:
     own = view.checkpoints(attempt.name)
-    line, is_whole = line_entries(view, attempt, pin)
     odd += [f"{entry.ref.path} stays: {entry.problem}" for entry in line if entry.problem]
     for entry, verdict in reversed(list(zip(line, judge(line, keep), strict=True))):
-        if verdict != "keep":
-            yield entry.ref.path, entry.ref if verdict == "thin" else None
+        if verdict == "thin":
+            yield Removal(entry.ref.path, _THINNED, entry.ref)
+        elif verdict == "delete":
+            yield Removal(entry.ref.path, _NO_RULE)
     on_line = {entry.ref.path for entry in line}
     # A line that could not be read to its end may go on in any of the older attempts.
     settled = is_whole and sum(ref.serial is not None for ref in own) >= keep.last
@@ -197,10 +256,10 @@ def _tasks(view: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None, odd: l
     odd += [str(error) for folder in (*older_ones, attempt.name) for error in view.lost(folder)]
     for older in older_ones:
         committed = {ref.path for ref in (*view.checkpoints(older), *(ref for ref, _ in view.weights(older)))}
-        yield from ((folder, None) for folder in _uncommitted(store, older))
+        yield from _uncommitted(store, older)
         if older in related:
-            yield from ((folder, None) for folder in sorted(committed - on_line))
-    yield from ((folder, None) for folder in _own_leftovers(store, attempt.name, own))
+            yield from (Removal(folder, _NO_LINE) for folder in sorted(committed - on_line))
+    yield from _own_leftovers(store, attempt.name, own)
 
 
 def _older(view: Lineage, attempt: Attempt) -> list[str]:
@@ -244,12 +303,12 @@ def _entry(view: Lineage, ref: CheckpointRef, pin: _Pin | None) -> Entry:
         return Entry(ref, manifest.header, problem=str(error))
 
 
-def _uncommitted(store: Store, attempt: str) -> Iterator[str]:
+def _uncommitted(store: Store, attempt: str) -> Iterator[Removal]:
     for name in _names(store, attempt):
         folder = join_key(attempt, name)
         is_ours = parse_checkpoint_folder(name) is not None and any(map(is_checkpoint_file, _names(store, folder)))
         if is_ours and not any(is_there(store, join_key(folder, file)) for file in (MANIFEST_FILE, WEIGHTS_FILE)):
-            yield folder
+            yield Removal(folder, _HALF, is_whole=False)
 
 
 def _names(store: Store, folder: str) -> list[str]:
@@ -259,11 +318,11 @@ def _names(store: Store, folder: str) -> list[str]:
     return []
 
 
-def _own_leftovers(store: Store, attempt: str, own: list[CheckpointRef]) -> Iterator[str]:
+def _own_leftovers(store: Store, attempt: str, own: list[CheckpointRef]) -> Iterator[Removal]:
     newest_step = max((_step(ref.name) for ref in own), default=-1)
-    for folder in _uncommitted(store, attempt):
-        if _step(folder.rsplit("/", 1)[1]) < newest_step:
-            yield folder
+    for removal in _uncommitted(store, attempt):
+        if _step(removal.folder.rsplit("/", 1)[1]) < newest_step:
+            yield removal
 
 
 def _step(name: str) -> int:

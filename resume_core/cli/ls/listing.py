@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from resume_core.candidates import open_lineage
+from resume_core.cli.prune.doomed import recorded_keep
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from resume_core.finish import finished_fit
-from resume_core.policy import Keep, as_policy
 from resume_core.storage import Attempt, CheckpointRef, Lineage, Manifest, PastAttempt, Store, read_history
 from resume_core.storage.keeping import reasons
 from resume_core.storage.paths import parse_checkpoint_folder
@@ -147,7 +147,7 @@ class _Look:
             return
         with suppress(ResumeError):  # damage, which is told elsewhere
             self._line.update(lineage.branches(attempts[-1].name))
-        keep = _keep_of(attempts[-1])
+        keep = recorded_keep(attempts[-1])
         if knows_all and keep is not None:
             line, _ = line_entries(lineage, attempts[-1], finished_fit)
             self._kept_by = {entry.ref.path: rules for entry, rules in zip(line, reasons(line, keep), strict=True)}
@@ -210,15 +210,6 @@ def _told(past: PastAttempt) -> dict[str, Any]:
         "cause": past.cause,
         "why": past.why,
     }
-
-
-def _keep_of(attempt: Attempt) -> Keep | None:
-    """The policy that an attempt has written down; None for one that did not, or whose file somebody made."""
-    found = attempt.info.get("keep")
-    try:
-        return as_policy(Keep, found, "keep") if isinstance(found, dict) else None
-    except (TypeError, ValueError):
-        return None
 
 
 def _number(fields: Mapping[str, Any], name: str) -> int | None:

@@ -1,0 +1,195 @@
+"""What a prune of a run's directory deletes, found by the very rules that training prunes by.
+
+It is safe beside a run that trains. What goes is what that run would delete itself, or what the user's own `Keep`
+leaves out, and never its newest checkpoint. A half-written folder of the newest attempt may be a save in flight: it is
+left alone. And before each deletion it is looked whether a newer attempt has started, which may stand on anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from resume_core.candidates import open_lineage
+from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
+from resume_core.finish import finished_fit
+from resume_core.history import PERIOD_S
+from resume_core.policy import Keep, as_policy
+from resume_core.storage import Attempt, CheckpointRef, Lineage, Pruned, read_history
+from resume_core.storage.keeping import Entry, judge, reasons
+from resume_core.storage.paths import MODEL_FILE, WEIGHTS_FILE, is_checkpoint_file, join_key
+from resume_core.storage.retention import Removal, outlook, remove
+
+__all__ = ["Doomed", "Prune", "recorded_keep"]
+
+_IS_ALIVE = timedelta(seconds=3 * PERIOD_S)
+
+
+@dataclass(frozen=True)
+class Doomed:
+    """What goes of one checkpoint folder.
+
+    Attributes:
+        path: below the run's directory.
+        why: a few words.
+        step: optimizer steps done there; None where nothing tells.
+        time: when it was saved, as ISO 8601; None likewise.
+        size_bytes: that become free.
+        weights_stay: whether its weights are left.
+    """
+
+    path: str
+    why: str
+    step: int | None
+    time: str | None
+    size_bytes: int
+    weights_stay: bool
+
+
+class Prune:
+    """One look at a run, and what is to be done after it.
+
+    Args:
+        url: of its directory.
+        options: for fsspec.
+        given: fields of `Keep` that the user names; the others are those that the newest attempt has recorded.
+
+    Attributes:
+        keep: what is kept.
+        doomed: what goes.
+        stays: path of each checkpoint that stays, with the rules that keep it.
+        odd: what stays because it cannot be understood, a sentence each.
+        alive_s: seconds since the newest attempt was heard of, where it may be running; None where it is not.
+
+    Raises:
+        CheckpointNotFoundError: there is no run.
+        CorruptCheckpointError: it cannot be understood.
+        ValueError: nothing says what to keep.
+        OSError: the store cannot be read.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        self._lineage = open_lineage(url, None, options)
+        self._view = self._lineage.glance(self._lineage.store)
+        newest = self._view.newest()
+        if newest is None:
+            raise CheckpointNotFoundError(f"{url} is no directory of a run: there is no attempt in it", path=url)
+        self._attempt = newest
+        self.keep = _keep(newest, given)
+        seen = outlook(self._view, self.keep, newest, finished_fit)
+        self.odd = list(seen.odd)
+        _check_metric(self.keep, seen.line)
+        self._removals: dict[str, Removal] = {}
+        self.doomed: list[Doomed] = []
+        for removal in seen.removals:
+            if removal.is_whole or not removal.folder.startswith(f"{newest.name}/"):
+                self._add(removal)
+        self.stays = list(_stays(seen.line, self.keep))
+        self.alive_s = _alive_s(self._view, newest)
+
+    @property
+    def url(self) -> str:
+        """Of the run's directory."""
+        return self._lineage.store.url
+
+    @property
+    def attempt(self) -> str:
+        """The newest one."""
+        return self._attempt.name
+
+    def _add(self, removal: Removal) -> None:
+        step, time, size_bytes = self._look(removal)
+        if removal.thinned is None or size_bytes:  # one that was thinned before has nothing left to take away
+            self._removals[removal.folder] = removal
+            stays = removal.thinned is not None
+            self.doomed.append(Doomed(removal.folder, removal.why, step, time, size_bytes, stays))
+
+    def _look(self, removal: Removal) -> tuple[int | None, str | None, int]:
+        """Step, time, and the bytes that become free."""
+        stays = (MODEL_FILE, WEIGHTS_FILE) if removal.thinned is not None else ()
+        try:
+            attempt, name = removal.folder.split("/")
+            manifest = self._view.read_manifest(CheckpointRef(attempt, name))
+        except ResumeError:  # thinned before, half-written or damaged
+            return None, None, self._size(removal.folder, stays)
+        progress, time = manifest.header.get("progress"), manifest.header.get("time")
+        step = progress.get("step") if isinstance(progress, dict) else None
+        size_bytes = sum(record.size_bytes for record in manifest.files if record.name not in stays)
+        return step, time if isinstance(time, str) else None, size_bytes
+
+    def _size(self, folder: str, stays: tuple[str, ...]) -> int:
+        store = self._view.store
+        found = 0
+        for name in store.list(folder):
+            if is_checkpoint_file(name) and name not in stays:
+                found += store.size(join_key(folder, name))
+        return found
+
+    def delete(self) -> Iterator[Pruned]:
+        """Delete what is doomed, one folder after the other, and say what became of each.
+
+        Raises:
+            SupersededError: a newer attempt has started: the rest is left to it.
+            OSError: it cannot be told whether one has.
+        """
+        for one in self.doomed:
+            self._lineage.check_newest(self._attempt)
+            yield remove(self._lineage.store, [self._removals[one.path]])
+
+    def as_json(self) -> dict[str, Any]:
+        """What was found, as strict JSON."""
+        return {
+            "url": self.url,
+            "attempt": self.attempt,
+            "keep": asdict(self.keep),
+            "freed_bytes": sum(one.size_bytes for one in self.doomed),
+            "doomed": [asdict(one) for one in self.doomed],
+            "stays": [{"path": path, "kept_by": rules} for path, rules in self.stays],
+            "odd": self.odd,
+            "alive_s": self.alive_s,
+        }
+
+
+def recorded_keep(attempt: Attempt) -> Keep | None:
+    """The policy that an attempt has written down; None for one that did not, or whose file somebody made."""
+    found = attempt.info.get("keep")
+    try:
+        return as_policy(Keep, found, "keep") if isinstance(found, dict) else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _keep(attempt: Attempt, given: Mapping[str, Any]) -> Keep:
+    keep = recorded_keep(attempt)
+    if keep is None and not given:
+        raise ValueError(f"{attempt.name} has not recorded what it keeps: say it, as in --last 3")
+    names = {field.name for field in fields(Keep)}
+    return replace(keep or Keep(), **{name: value for name, value in given.items() if name in names})
+
+
+def _check_metric(keep: Keep, line: tuple[Entry, ...]) -> None:
+    """A metric that no checkpoint has keeps nothing, and is misspelt more often than not."""
+    if keep.best is None or not line or any(entry.metric(keep.best) is not None for entry in line):
+        return
+    known = sorted({name for entry in line for name in entry.header.get("metrics") or {}})
+    what = f"they have {', '.join(known)}" if known else "they have none"
+    raise ValueError(f"no checkpoint has the metric {keep.best!r} that says which is best; {what}")
+
+
+def _stays(line: tuple[Entry, ...], keep: Keep) -> Iterator[tuple[str, list[str]]]:
+    for entry, verdict, rules in zip(line, judge(line, keep), reasons(line, keep), strict=True):
+        if verdict != "delete":
+            yield entry.ref.path, rules
+
+
+def _alive_s(view: Lineage, attempt: Attempt) -> float | None:
+    try:
+        past = read_history(view.store, attempt.name)
+        if past is None or past.cause is not None:
+            return None
+        ago = datetime.now(timezone.utc) - datetime.fromisoformat(past.seen)
+    except (CorruptCheckpointError, TypeError, ValueError):
+        return None
+    return max(ago.total_seconds(), 0.0) if ago < _IS_ALIVE else None
