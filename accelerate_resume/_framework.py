@@ -328,7 +328,8 @@ class AcceleratorFramework:
 
     def _generators(self) -> tuple[Any, ...]:
         own = [*self.modules.values(), *self.tracked.values(), *self._accelerated.registered]
-        return find_generators(own, closed=(self._accelerated.accelerator,))
+        # an optimizer that a module knows knows this object by its hook, and so all loaders, which are no state of it
+        return find_generators(own, closed=(self._accelerated.accelerator, self))
 
     def _refuse_changes(self, weights: Mapping[str, torch.Tensor]) -> None:
         for kind, count in self._accelerated.counts.items():

@@ -317,3 +317,21 @@ def test_the_best_checkpoint_by_a_counter_stays(tmp_path):
 def test_a_save_at_the_end_of_each_second_epoch(tmp_path):
     assert len(train_all(new_run(tmp_path / "run", save=SaveEvery(minutes=None, epochs=2)), 5)) == 20
     assert {int(path.parent.name[5:14]) for path in tmp_path.glob("run/*/*/manifest.json")} == {0, 8, 16, 20}
+
+
+class _Late(torch.utils.data.RandomSampler):
+    """Makes its generator when it is first gone over, as Accelerate's seedable sampler does."""
+
+    def __iter__(self):
+        self.generator = self.generator or torch.Generator()
+        return super().__iter__()
+
+
+def test_a_model_may_know_its_optimizer_and_by_its_hooks_the_plugin_with_all_loaders(tmp_path):
+    def started(num_epochs):
+        run = new_run(tmp_path, loader=make_loader(shuffle=None, sampler=_Late(range(8))))
+        run[2].knows = [run[3]]
+        return len(train_all(run, num_epochs))
+
+    assert started(1) == 4
+    assert started(2) == 4
