@@ -1,4 +1,4 @@
-"""Put the medians of the comparisons into the README, between their marks: no figure there is typed by hand.
+"""Put the results of the comparisons into the README, between their marks: no figure there is typed by hand.
 
 python benchmarks/readme.py
 """
@@ -11,10 +11,12 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from exact.table import summary
 from measures.report import FORMATS
 
 README = Path(__file__).parents[1] / "README.md"
 RESULTS = Path(__file__).parent / "results"
+EXACTNESS = "exactness"
 COLUMNS = {
     "save": ("blocks / copy", "durable / bare write", "extra memory", "training meanwhile"),
     "restore": ("cold / bare read", "warm / bare read", "extra memory"),
@@ -23,13 +25,17 @@ COLUMNS = {
 
 def tables(text: str) -> str:
     """``text`` with a fresh table between ``<!-- save -->`` and ``<!-- end of save -->``, and so on."""
-    for name, columns in COLUMNS.items():
+    for name in (*COLUMNS, EXACTNESS):
         path = RESULTS / f"{name}.json"
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
         if path.exists() and pattern.search(text):
-            table = _table(json.loads(path.read_text(encoding="utf-8")), columns)
+            table = _made(name, json.loads(path.read_text(encoding="utf-8")))
             text = pattern.sub(lambda found, table=table: found[1] + table + found[2], text)
     return text
+
+
+def _made(name: str, results: dict[str, Any]) -> str:
+    return "\n".join(summary(results["rows"])) + "\n" if name == EXACTNESS else _table(results, COLUMNS[name])
 
 
 def _table(results: dict[str, Any], columns: tuple[str, ...]) -> str:

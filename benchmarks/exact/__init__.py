@@ -1,0 +1,1 @@
+"""Trainings that are killed and started again, with the stock tools and with this project, and what came of them."""
