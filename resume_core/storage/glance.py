@@ -10,13 +10,15 @@ from __future__ import annotations
 import errno
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from resume_core.storage.interface import Names, Sink, Store
 
 __all__ = ["Glance", "Memo"]
 
 _MEMO_BYTES = 32 << 20
+_T = TypeVar("_T")
 
 
 class Memo:
@@ -60,6 +62,7 @@ class Glance(Store):
         self.url, self.num_parallel_reads, self.late_writes = inner.url, inner.num_parallel_reads, inner.late_writes
         self._folders: dict[str, Mapping[str, str]] = {}
         self._contents: dict[str, bytes] = {}
+        self._parsed: dict[str, Any] = {}
 
     def locate(self, key: str) -> str:
         """See ``Store.locate``."""
@@ -88,6 +91,13 @@ class Glance(Store):
             self._contents[key] = self.inner.read(key) if known is None else known
             self._memo.keep(self.locate(key), mark, self._contents[key])
         return self._contents[key]
+
+    def read_as(self, key: str, parse: Callable[[bytes], _T]) -> _T:
+        """See ``Store.read_as``. A key is always parsed in the same way."""
+        if key not in self._parsed:
+            self._parsed[key] = parse(self.read(key))
+        found: _T = self._parsed[key]
+        return found
 
     def size(self, key: str) -> int:
         """See ``Store.size``."""
@@ -124,6 +134,7 @@ class Glance(Store):
     def _changed(self) -> Store:
         self._folders.clear()
         self._contents.clear()
+        self._parsed.clear()
         return self.inner
 
     def _mark(self, key: str) -> str | None:
@@ -135,5 +146,6 @@ class Glance(Store):
         if folder not in self._folders:
             # of the root a list: everything below it is the whole run
             found = self.inner.survey(folder) if folder else {"": dict.fromkeys(self.inner.list(""), "")}
-            self._folders = {**found, **self._folders}  # what was seen first holds
+            for name, marks in found.items():
+                self._folders.setdefault(name, marks)  # what was seen first holds
         return self._folders[folder]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
+from typing import TypeVar
 
 from resume_core.errors import CorruptCheckpointError
 from resume_core.storage.digest import BytesLike, byte_view
 from resume_core.storage.paths import validate_key
 
 __all__ = ["MAX_READ_BYTES", "Names", "Sink", "Store", "Survey", "refuse_large", "scatter"]
+
+_T = TypeVar("_T")
 
 MAX_READ_BYTES = 256 << 20
 """Most that ``Store.read`` takes into memory: the manifest of a checkpoint of 80 TiB."""
@@ -161,6 +164,14 @@ class Store(ABC):
             FileNotFoundError: there is no such file.
             CorruptCheckpointError: it has more than `MAX_READ_BYTES`.
         """
+
+    def read_as(self, key: str, parse: Callable[[bytes], _T]) -> _T:
+        """What ``parse`` makes of a small file; a `Glance` asks it once, as long as the content is the same.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        return parse(self.read(key))
 
     @abstractmethod
     def size(self, key: str) -> int:

@@ -128,7 +128,8 @@ def is_there(store: Store, key: str) -> bool:
 def _read_manifest(store: Store, ref: CheckpointRef, name: str, kind: str) -> Manifest:
     key = join_key(ref.path, name)
     path = store.locate(key)
-    manifest = Manifest.from_bytes(read_small(store, key), path=path, kind=kind)
+    with _loss_is_damage(store, key, "read"):
+        manifest = store.read_as(key, lambda data: Manifest.from_bytes(data, path=path, kind=kind))
     if (manifest.attempt, manifest.checkpoint) != (ref.attempt, ref.name):
         raise CorruptCheckpointError(f"{path} is the manifest of {manifest.ref.path}: files were moved", path=path)
     return manifest

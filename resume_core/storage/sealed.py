@@ -115,11 +115,22 @@ def unseal(kind: str, data: bytes, path: str) -> Fields:
 def _parse(data: bytes, path: str) -> object:
     try:
         value = json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite_float)
-        check_plain(value, "file")
+        _check_depth(value)
     # RecursionError: nesting bombs; the seal says who wrote the bytes, not that they are sane.
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptCheckpointError(f"{path} is not strict JSON: {str(error)[:300]}", path=path) from error
     return value
+
+
+def _check_depth(value: object) -> None:
+    """All that `check_plain` has to ask of what a strict parser gave; a manifest may hold thousands of digests."""
+    level: list[Any] = [value]
+    for _ in range(_MAX_DEPTH + 1):
+        inner = [node.values() if type(node) is dict else node for node in level if type(node) in (dict, list)]
+        level = [child for children in inner for child in children if type(child) in (dict, list)]
+        if not level:
+            return
+    raise ValueError(f"it is nested deeper than {_MAX_DEPTH} levels")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
