@@ -25,6 +25,7 @@ from resume_core.cli.ls.command import ls
 from resume_core.cli.options import AsJson, Scratch, StorageOptions, parse_storage_options
 from resume_core.cli.plan.command import plan
 from resume_core.cli.prune.command import prune
+from resume_core.cli.report.command import report
 from resume_core.cli.show.command import show
 from resume_core.cli.verify.command import verify
 
@@ -40,6 +41,7 @@ __all__ = [
     "main",
     "plan",
     "prune",
+    "report",
     "show",
     "verify",
 ]
@@ -172,5 +174,6 @@ app.command()(diff)
 app.command()(ls)
 app.command()(plan)
 app.command()(prune)
+app.command()(report)
 app.command()(show)
 app.command()(verify)

@@ -24,7 +24,7 @@ def invoke(*arguments):
 def test_each_command_has_a_page_of_help():
     result = invoke("--help")
     assert result.exit_code == 0
-    for command in ("demo", "export", "plan"):
+    for command in ("demo", "diff", "export", "ls", "plan", "prune", "report", "show", "verify"):
         assert command in result.output
         assert invoke(command, "--help").exit_code == 0
 

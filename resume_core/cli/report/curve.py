@@ -1,0 +1,84 @@
+"""Values of a run over its steps. What knows of more of them yields them here, and the page shows them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from resume_core.errors import CorruptCheckpointError, ResumeError
+from resume_core.storage import Lineage, PastAttempt
+from resume_core.storage.paths import parse_checkpoint_folder
+
+__all__ = ["LOSS", "Point", "points"]
+
+LOSS = "loss"
+"""The name of what histories tell, beside the metrics that users log."""
+
+_MOST = 400  # checkpoints of an attempt whose manifests are read, the newest
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of one step.
+
+    Attributes:
+        attempt: that trained the step.
+        step: optimizer steps done.
+        name: of the metric.
+        value: finite.
+    """
+
+    attempt: str
+    step: int
+    name: str
+    value: float
+
+
+def points(lineage: Lineage, attempt: str, past: PastAttempt | None) -> Iterator[Point]:
+    """What is known of one attempt, in no order: losses from its history, metrics from its checkpoints.
+
+    Args:
+        lineage: a glance at the run.
+        attempt: its folder.
+        past: its history, None when it left none.
+
+    Raises:
+        OSError: the store cannot be read.
+    """
+    for step, value in getattr(past, "losses", ()):
+        yield from _point(attempt, step, LOSS, value)
+    names = sorted(lineage.names(attempt), key=lambda name: parse_checkpoint_folder(name) or (0, 0))
+    for header in _headers(lineage, attempt, names[-_MOST:]):
+        progress, metrics = header.get("progress"), header.get("metrics")
+        if isinstance(progress, dict) and isinstance(metrics, dict):
+            for name, value in metrics.items():
+                yield from _point(attempt, progress.get("step"), name, value)
+
+
+def _headers(lineage: Lineage, attempt: str, names: list[str]) -> Iterator[dict[str, Any]]:
+    from resume_core.storage import CheckpointRef
+    from resume_core.storage.read import read_weights_manifest
+
+    for name in names:
+        ref = CheckpointRef(attempt, name)
+        try:
+            yield dict(lineage.read_manifest(ref).header)
+        except CorruptCheckpointError:
+            continue
+        except ResumeError:
+            for store in lineage.tiers.with_weights(ref)[:1]:
+                try:
+                    yield dict(read_weights_manifest(store, ref).header)
+                except ResumeError:
+                    continue
+
+
+def _point(attempt: str, step: Any, name: Any, value: Any) -> Iterator[Point]:
+    try:
+        number = float(value)  # what is not finite is text in strict JSON
+    except (TypeError, ValueError, OverflowError):
+        return
+    if type(step) is int and step >= 0 and type(name) is str and math.isfinite(number):
+        yield Point(attempt, step, name, number)
