@@ -99,6 +99,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, max=10**9, help="Global seed of the run.")] = 7,
     epochs: Annotated[int, typer.Option(min=1, max=50, help="Epochs to train.")] = 5,
     kills: Annotated[int, typer.Option(min=1, max=10, help="How often to kill, each time in another epoch.")] = 2,
+    as_json: AsJson = False,
 ) -> None:
     """Train a small model on real data twice: once in peace, once killed with SIGKILL again and again. Compare.
 
@@ -111,7 +112,10 @@ def demo(
     from resume_core.cli.demo import Settings, run_demo
 
     settings = Settings(plugin is Plugin.on, out, seed, epochs, kills, chosen)
-    raise typer.Exit(run_demo(settings, Console(highlight=False)))
+    code = run_demo(settings, Console(highlight=False, stderr=as_json))
+    if as_json and code != NO_ANSWER:
+        typer.echo((out / "demo.json").read_text(encoding="utf-8"))
+    raise typer.Exit(code)
 
 
 class ExportFormat(str, enum.Enum):

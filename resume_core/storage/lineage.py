@@ -39,6 +39,7 @@ from resume_core.storage.interface import Store
 from resume_core.storage.manifest import CheckpointRef, Manifest
 from resume_core.storage.paths import (
     ATTEMPT_FILE,
+    WEIGHTS_FILE,
     join_key,
     parse_attempt_folder,
     parse_checkpoint_folder,
@@ -219,6 +220,8 @@ class Lineage:
         """
         for ref in (CheckpointRef(attempt, name) for name in self.names(attempt)):
             found: Manifest | CorruptCheckpointError
+            if not is_there(self.tiers.stores[-1], join_key(ref.path, WEIGHTS_FILE)):
+                continue
             try:
                 found = read_weights_manifest(self.tiers.stores[-1], ref)
             except CheckpointNotFoundError:

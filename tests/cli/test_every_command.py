@@ -1,0 +1,179 @@
+"""What all commands have in common: how they meet a directory that is none of theirs, and what a large one costs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from crafted import tree
+from test_verify import trained
+from typer.testing import CliRunner
+
+from resume_core.cli import app
+from resume_core.cli.exits import EXIT_CODES
+from resume_core.storage import FileRecord, Lineage, LocalStore, Manifest
+
+# what follows the URL; those that are not here read no run
+COMMANDS = {
+    "diff": ["{url}"],
+    "export": ["{out}/weights.safetensors", "--format", "safetensors"],
+    "ls": ["--all"],
+    "plan": [],
+    "prune": ["--yes"],
+    "report": ["--out", "{out}/report.html"],
+    "show": [],
+    "verify": [],
+}
+OTHERS = {"demo", "drill"}
+NUM = 300
+
+
+@pytest.fixture
+def out(tmp_path):
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Path(trained(str(tmp_path / "run")))
+
+
+def invoke(command, url, out, *options):
+    arguments = [argument.format(url=url, out=out) for argument in COMMANDS[command]]
+    result = CliRunner().invoke(app, [command, str(url), *arguments, *options], env={"COLUMNS": "200"})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_every_command_is_here():
+    names = {each.name or each.callback.__name__ for each in app.registered_commands}
+    assert names == {*COMMANDS, *(OTHERS & names)}
+    assert "0, done" in EXIT_CODES
+    shown = CliRunner().invoke(app, ["--help"])
+    assert "Exit codes of all commands" in " ".join(shown.output.split())
+    for name in names:
+        page = " ".join(CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"}).output.split())
+        assert "--json" in page, name
+        assert "Exit code 0" in page, name
+        assert name in OTHERS or "--storage-option" in page, name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("kind", ["empty", "missing", "foreign", "file", "nope://bucket/run"])
+def test_where_there_is_no_run(command, kind, tmp_path, out):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "foreign" / "attempt-1-backup" / "step-000000001").mkdir(parents=True)
+    (tmp_path / "foreign" / "attempt-1-backup" / "step-000000001" / "manifest.json").write_text("mine")
+    (tmp_path / "foreign" / "notes.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    before = tree(tmp_path)
+    result = invoke(command, kind if "://" in kind else tmp_path / kind, out)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert result.stderr.startswith("no")  # nothing was ..., no plan, no report
+    assert len(result.stderr) < 400
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.s3
+def test_a_bucket_that_is_not_there(s3, out):
+    options = [f"--storage-option={name}={value}" for name, value in s3.storage_options.items()]
+    for command in COMMANDS:
+        result = invoke(command, "s3://no-such-bucket/run", out, *options)
+        assert (result.exit_code, result.stdout) == (2, ""), (command, result.output)
+        assert result.stderr.startswith("no"), command
+        assert list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    {"diff": 1, "export": 1, "ls": 0, "plan": 0, "prune": 0, "report": 0, "show": 1, "verify": 1}.items(),
+)
+@pytest.mark.parametrize("name", ["manifest.json", "model.safetensors"])
+def test_a_damaged_checkpoint(command, code, name, run, out):
+    path = max(run.glob(f"*/step-*/{name}"))
+    path.write_bytes(path.read_bytes()[:-3])
+    result = invoke(command, run, out)
+    assert result.exit_code == (0 if (command, name) == ("diff", "model.safetensors") else code), result.output
+    if code:
+        assert "step-000000003" in result.output or (command, name) == ("diff", "model.safetensors")
+        assert list(out.iterdir()) == [] or command == "diff"
+    assert path.exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_files_of_others_beside_those_of_a_run(command, run, out):
+    (attempt,) = run.iterdir()
+    foreign = [run / "notes.txt", run / "attempt-0009-abcd", run / "attempt-1-backup" / "x", attempt / "step-3" / "x"]
+    foreign += [attempt / "step-000000001" / "model (copy).safetensors", run / "attempt-0002-zzzz" / "attempt.json"]
+    for path in foreign:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    result = invoke(command, run, out)
+    assert result.exit_code == 0, result.output
+    assert all(path.read_text() == "mine" for path in foreign)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_json_is_all_that_comes_out(command, run, out):
+    result = invoke(command, run, out, "--json")
+    assert isinstance(json.loads(result.stdout), dict)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A run of many checkpoints, of which there are only the manifests."""
+    store = LocalStore(tmp_path_factory.mktemp("large") / "run")
+    keep = {"last": 3, "every_steps": None, "every_epochs": None, "best": None, "mode": "min", "thin_after": None}
+    attempt = Lineage(store).claim(info={"keep": keep})
+    record = FileRecord("model.safetensors", 1000, 1 << 24, ("0" * 32,))
+    for step in range(NUM):
+        progress = {"step": step, "batch": step, "epoch": 0, "epoch_batch": step}
+        config = {"structure": {}, "run": {}, "info": {}}
+        header = {"progress": progress, "metrics": {"loss": 1 / (step + 1)}, "key": 1, "config": config}
+        manifest = Manifest(attempt.name, f"step-{step:09d}", step, 1, (record,), header)
+        store.put(f"{manifest.ref.path}/manifest.json", manifest.to_bytes())
+    return Path(store.url)
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "most"),
+    [
+        ("ls", [], 40),
+        ("ls", ["--all"], NUM + 10),
+        ("show", [], NUM + 10),
+        ("diff", ["{url}"], 2 * NUM + 20),
+        ("plan", [], NUM + 10),
+        ("prune", ["--dry-run"], NUM + 10),
+        ("report", ["--json"], NUM + 10),
+    ],
+)
+def test_a_large_run_is_read_once(command, options, most, large, monkeypatch):
+    """Manifests are read one by one; what is asked for has a bound, and each is read once for a question."""
+    count = dict.fromkeys(("read", "list"), 0)
+    for name in count:
+        plain = getattr(LocalStore, name)
+
+        def counted(store, key, name=name, plain=plain):
+            count[name] += 1
+            return plain(store, key)
+
+        monkeypatch.setattr(LocalStore, name, counted)
+    arguments = [command, str(large), *(option.format(url=large) for option in options)]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert 0 < count["read"] <= most
+    assert count["list"] <= most + 10
+
+
+def test_ctrl_c_says_so_and_leaves_nothing(run, out, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalStore, "read_scattered", stop)
+    result = invoke("export", run, out)
+    assert result.exit_code == 130
+    assert list(out.iterdir()) == []
+    shutil.rmtree(run)
