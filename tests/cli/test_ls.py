@@ -43,7 +43,7 @@ def test_attempts_and_checkpoints_newest_first(run):
     assert f"from {first}/step-000000003" in text
     assert "began anew" in text
     assert text.index("step-000000005") < text.index("step-000000004")
-    for word in ("schedule", "start", "finished", "to batch 3, step 3"):
+    for word in ("schedule", "start", "finished", "to step 3, batch 3"):
         assert word in text
 
 
@@ -63,7 +63,9 @@ def test_why_each_is_kept(tmp_path):
     kept = {one["step"]: one["kept_by"] for one in attempt["checkpoints"]}
     assert kept == {7: ["last=2"], 6: ["last=2", "every_steps=3"], 3: ["every_steps=3"]}
     assert {one["step"]: one["state"] for one in attempt["checkpoints"]}[3] == "weights only"
-    assert "kept by every_steps=3" in ls(directory, "--all")[1]
+    text = ls(directory)[1]  # all are shown, so it is known without being asked for
+    assert "weights only; every_steps=3" in text
+    assert "kept by" not in ls(directory, "-n", "1")[1]
 
 
 def test_only_the_newest_are_read(run):

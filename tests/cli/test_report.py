@@ -64,7 +64,7 @@ def test_attempts_with_what_they_lost_and_what_was_trained_again(run):
     assert [each["replayed"] for each in (one, two, three, four)] == [[400, 430], [1000, 1010], [1200, 1240], None]
     assert [each["lost_batches"] for each in (one, two, three, four)] == [30, 10, 40, 0]
     assert found["lost_s"] == pytest.approx(80 * 1.5)
-    assert (two["cause"], two["why"], one["cause"]) == ("preempted", "SIGTERM", None)
+    assert (two["cause"], two["why"], one["cause"]) == ("preempted", "SIGTERM", "killed")
     assert two["accepted"] == [{"name": "seed", "severity": "run", "saved": 7, "current": 1007}]
     assert (four["check"]["verdict"], one["check"]) == ("same", None)
     assert found["interruptions"] == 3

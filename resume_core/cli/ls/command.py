@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["ls"]
 
 _MOST = 30
-_CAUSES = {None: "running, or killed"}
+_WORDS = ("", "saved for")
 
 
 def ls(
@@ -48,44 +49,62 @@ def ls(
 
 
 def _print(found: Listing, console: Console) -> None:
-    tiers = {tier for attempt in found.attempts for one in attempt.checkpoints for tier in one.tiers}
+    shown = [one for attempt in found.attempts for one in attempt.checkpoints]
+    has_tiers = len({tier for one in shown for tier in one.tiers}) > 1
+    columns = _columns(shown, has_tiers=has_tiers)
     console.print(Text(found.url, "bold"))
     for attempt in found.attempts:
-        console.print(_heading(attempt))
+        console.print(_heading(attempt, is_newest=attempt is found.attempts[0]))
         if attempt.checkpoints:
-            console.print(_table(attempt, has_tiers=len(tiers) > 1))
+            console.print(_table(attempt, columns))
         if attempt.num_not_shown:
             console.print(Text(f"  and {attempt.num_not_shown} older (--all)", "dim"))
     for problem in found.damaged:
         console.print(Text(f"damaged: {problem}", "bold red"))
 
 
-def _heading(attempt: AttemptListed) -> Text:
+def _heading(attempt: AttemptListed, *, is_newest: bool) -> Text:
     text = Text(f"\n{attempt.name}", "bold cyan")
     told = attempt.history
     parts = [f"from {attempt.resumed_from}" if attempt.resumed_from else "began anew"]
     if told is not None:
-        parts += [f"on {told['host']}", f"to batch {told['batch']}, step {told['step']}"]
-        parts.append(_CAUSES.get(told["cause"], told["cause"]) + (f" ({told['why']})" if told["why"] else ""))
+        cause = told["cause"] or ("running, or killed" if is_newest else "killed")
+        heard = "heard of last at" if told["cause"] is None else "to"
+        parts += [f"on {told['host']}", f"{heard} step {told['step']}, batch {told['batch']}"]
+        parts.append(cause + (f" ({told['why']})" if told["why"] else ""))
     return text.append("  " + ", ".join(parts), "default not bold")
 
 
-def _table(attempt: AttemptListed, *, has_tiers: bool) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, justify in (("", "left"), ("step", "right"), ("epoch", "right"), ("batch", "right"), ("age", "right")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    table.add_column("size", justify="right")
-    table.add_column("saved for")
+def _columns(
+    shown: list[CheckpointListed], *, has_tiers: bool
+) -> dict[str, tuple[Callable[[CheckpointListed], str], int]]:
+    """What gives each column its text, and its width over all attempts, so that they stand below one another."""
+    texts: dict[str, Callable[[CheckpointListed], str]] = {
+        "": lambda one: "  " + one.path.rpartition("/")[2],
+        "step": lambda one: _number(one.step),
+        "epoch": lambda one: _number(one.epoch),
+        "batch": lambda one: _number(one.batch),
+        "age": lambda one: age(one.time),
+        "size": lambda one: "" if one.size_bytes is None else decimal(one.size_bytes),
+        "saved for": lambda one: one.reason or "",
+    }
     if has_tiers:
-        table.add_column("tiers", justify="right")
-    table.add_column("")
+        texts["tiers"] = lambda one: str(len(one.tiers))
+    return {name: (text, max([len(name), *map(len, map(text, shown))])) for name, text in texts.items()}
+
+
+def _table(attempt: AttemptListed, columns: dict[str, tuple[Callable[[CheckpointListed], str], int]]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, (_, width) in columns.items():
+        table.add_column(name, justify="left" if name in _WORDS else "right", min_width=width, no_wrap=True)
+    table.add_column("kept by" if any(one.kept_by is not None for one in attempt.checkpoints) else "")
     for one in attempt.checkpoints:
-        cells = [Text("  " + one.path.rpartition("/")[2])]
-        cells += [Text("" if value is None else str(value)) for value in (one.step, one.epoch, one.batch)]
-        cells += [Text(age(one.time)), Text("" if one.size_bytes is None else decimal(one.size_bytes))]
-        cells += [Text(one.reason or ""), *([Text(str(len(one.tiers)))] if has_tiers else []), _state(one)]
-        table.add_row(*cells)
+        table.add_row(*(Text(text(one)) for text, _ in columns.values()), _state(one))
     return table
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
 
 
 def _state(one: CheckpointListed) -> Text:
@@ -95,5 +114,5 @@ def _state(one: CheckpointListed) -> Text:
     if one.state == "whole" and not one.is_on_line:
         words.append("on no line")
     if one.kept_by is not None:
-        words.append("kept by " + ", ".join(one.kept_by) if one.kept_by else "kept by no rule")
+        words.append(", ".join(one.kept_by) or "no rule")
     return Text("; ".join(words), "" if one.is_on_line else "dim")

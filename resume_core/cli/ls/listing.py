@@ -111,7 +111,8 @@ def listing(
     attempts, damaged = lineage.attempts(), [str(error) for error in lineage.damaged()]
     if not attempts and not damaged:
         raise CheckpointNotFoundError(f"{url} is no directory of a run: there is no attempt in it", path=url)
-    look, found = _Look(lineage, attempts, knows_all=most is None), []
+    num = sum(len(lineage.names(attempt.name)) for attempt in attempts)
+    look, found = _Look(lineage, attempts, knows_all=most is None or num <= most), []
     for attempt in reversed(attempts):
         names = look.names(attempt.name)
         shown = names if most is None else names[: max(most, 0)]

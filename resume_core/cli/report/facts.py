@@ -68,7 +68,7 @@ class AttemptTold:
         lost_s: of training that was done again.
         lost_batches: likewise, batches.
         replayed: the first and last step that a later attempt trained again; None where it trained none.
-        cause: what ended it.
+        cause: what ended it; ``"killed"`` where nothing was said and another attempt came after it.
         why: a sentence about that.
         accepted: differences of configuration that it went on with.
         check: what comparing its first steps with recorded ones gave.
@@ -206,6 +206,7 @@ def _attempt(
         past = share.past
         names = ("host", "started", "seen", "first_batch_s", "trained_s", "cause", "why")
         told = {name: getattr(past, name) for name in names}
+        told["cause"] = past.cause or (None if one is attempts[-1] else "killed")
         told |= {"kept_s": share.kept_s, "lost_s": share.lost_s, "lost_batches": share.lost_batches}
         reached = max([past.at["step"], *_left_at(one, attempts)])  # a killed one's history may be older than its saves
         told |= {"reached_step": reached, "replayed": _replayed(one, reached, attempts)}

@@ -37,7 +37,7 @@ def tips(**titles: str) -> list[dict[str, Any]]:
 
 def ended(cause: str | None) -> str:
     """What ended an attempt, in words."""
-    return {None: "killed, or still running", "superseded": "another start took over"}.get(cause, str(cause))
+    return {None: "still running, or killed", "superseded": "another start took over"}.get(cause, str(cause))
 
 
 def moment(text: str | None) -> datetime | None:
