@@ -6,6 +6,7 @@
 # make chaos     ckpt-chaos kills short trainings at operations on files, one rank and two (8 minutes; not in `test`)
 # make lint      ruff, mypy --strict, import-linter
 # make bench     benchmarks/overhead.py
+# make docs      the documentation as pages, in build/site; a warning is an error
 # make clean     remove .venv and everything that was built (an environment elsewhere is left alone)
 #
 # Each of them first makes .venv and installs what it needs, again whenever pyproject.toml or constraints.txt changes.
@@ -35,7 +36,7 @@ PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.t
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 SCRIPTS = $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')
 
-.PHONY: demo demo-all test test-all test-gpu lint bench clean
+.PHONY: demo demo-all test test-all test-gpu lint bench docs clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -66,6 +67,10 @@ lint: $(READY)
 
 bench: $(READY)
 	$(PY) benchmarks/overhead.py
+
+docs: $(READY)
+	$(if $(READY),$(PIP) -e '.[docs]')
+	$(PY) -m mkdocs build --strict
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -63,7 +63,7 @@ def probe(trainer: Any) -> None:
     if missing:
         raise ResumeError(
             f"transformers {transformers.__version__} lacks what accelerate_resume hooks into: {', '.join(missing)}. "
-            "Install a version of it that exact-resume supports, or a newer exact-resume."
+            "It takes 5.24 or newer; with one that is newer still, a newer exact-resume may help."
         )
 
 

@@ -62,7 +62,7 @@ def probe(accelerator: Any) -> None:
     if missing:
         raise ResumeError(
             f"Accelerate {accelerate.__version__} lacks what accelerate_resume hooks into: {', '.join(missing)}. "
-            "Install a version of it that exact-resume supports, or a newer exact-resume."
+            "It takes 1.4 or newer; with one that is newer still, a newer exact-resume may help."
         )
 
 

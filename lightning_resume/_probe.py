@@ -113,7 +113,7 @@ def probe(trainer: Any) -> None:
     if missing:
         raise ResumeError(
             f"{package_of(trainer).version} lacks what lightning_resume hooks into: {', '.join(missing)}. "
-            "Install a version of it that exact-resume supports, or a newer exact-resume."
+            "It takes 2.6 or newer; with one that is newer still, a newer exact-resume may help."
         )
 
 

@@ -104,8 +104,10 @@ def _counts(line: Line, end: int | None) -> bool:
 
 
 def _count_same(found: Observation, expected: Sequence[Line], counted: Sequence[Line]) -> None:
-    first = min(found.begins_at)
-    pairs = list(itertools.zip_longest(expected[first:], counted[first:], fillvalue={}))
+    first, by_place = min(found.begins_at), {line["done"]: line for line in counted}
+    length = max(len(expected), *(place + 1 for place in by_place))
+    wanted = [*expected, *({} for _ in range(length - len(expected)))]
+    pairs = [(wanted[place], by_place.get(place, {})) for place in range(first, length)]
     found.after += len(pairs)
     for name in FIELDS:
         found.same[name] += sum(left.get(name) == right.get(name) for left, right in pairs)

@@ -276,8 +276,8 @@ def test_a_terminal_that_knows_ascii_alone_gets_ascii():
     )
 
 
-def test_the_readme_shows_what_the_command_prints():
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
+def test_the_documentation_shows_what_the_command_prints():
+    readme = (Path(__file__).parents[2] / "docs" / "choosing.md").read_text()
     shown = readme[readme.index("<!-- plan -->\n") : readme.index("<!-- end of plan -->")].splitlines()[1:]
     command = next(line for line in readme.splitlines() if line.startswith("    exact-resume plan --"))
     output = invoke(*command.split()[2:]).output.splitlines()
