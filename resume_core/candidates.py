@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from resume_core.directory import open_lineage
 from resume_core.errors import CheckpointNotFoundError
 from resume_core.restore import read_preamble
-from resume_core.scratch import open_scratch
-from resume_core.storage import CheckpointRef, Lineage, open_store
+from resume_core.storage import CheckpointRef, Lineage
 
 __all__ = ["first_preamble", "line", "open_lineage", "peek", "resume_mode"]
 
@@ -53,21 +53,6 @@ def first_preamble(lineage: Lineage, candidates: Iterable[CheckpointRef]) -> Map
     """What the first of ``candidates`` that can be read tells the framework; empty without any."""
     readable = (read_preamble(lineage, ref) for ref in candidates)
     return next((preamble for preamble in readable if preamble is not None), {})
-
-
-def open_lineage(
-    directory: str | os.PathLike[str],
-    scratch: str | os.PathLike[str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Lineage:
-    """A run by its directory, with what lies on its scratch. Nothing is created.
-
-    Raises:
-        ValueError: an unusable ``directory`` or ``scratch``.
-    """
-    store = open_store(os.fspath(directory), dict(storage_options or {}))
-    near = open_scratch(scratch, store)
-    return Lineage(store, [store] if near is None else [near, store])
 
 
 def peek(

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from resume_core.ends import finished_fit, fit_of
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.restore import Restored
-from resume_core.saved_header import fit_of
 from resume_core.state import Ending, Progress
 from resume_core.storage import CheckpointRef, Manifest
 
@@ -35,12 +35,6 @@ def mark(fit: int, ending: Ending | None) -> dict[str, Any]:
         ending: how the fit ended, None before its end.
     """
     return {"fit": fit, "finished": None if ending is None else asdict(ending)}
-
-
-def finished_fit(manifest: Manifest) -> int | None:
-    """The fit whose end state this is, None for a checkpoint from before its end."""
-    fit, finished = fit_of(manifest)
-    return None if finished is None else fit
 
 
 class Fits:

@@ -11,14 +11,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from resume_core.capture.runconfig import from_json
+from resume_core.ends import fit_of, is_count, unclear
 from resume_core.errors import CorruptCheckpointError
 from resume_core.origin import ORIGIN, Origin
 from resume_core.state import Progress, RunConfig
 from resume_core.storage import Manifest
 
 __all__ = ["Header", "fit_of", "header_of", "origin_of"]
-
-_MAX_COUNT = 10**18  # the steps that a folder's name can hold
 
 
 @dataclass(frozen=True)
@@ -52,20 +51,8 @@ def header_of(manifest: Manifest) -> Header:
             raise ValueError(f"the key {key!r:.80}")
         config = from_json(manifest.header["config"])
     except (KeyError, TypeError, ValueError, CorruptCheckpointError) as error:
-        raise _corrupt(manifest, error) from error
+        raise unclear(manifest, error) from error
     return Header(progress, key, config, fit_of(manifest)[1], origin_of(manifest))
-
-
-def fit_of(manifest: Manifest) -> tuple[int, Mapping[str, Any] | None]:
-    """The place of the fit that a checkpoint belongs to, and how that fit had ended.
-
-    Raises:
-        CorruptCheckpointError: as for `header_of`.
-    """
-    fit, finished = manifest.header.get("fit", 0), manifest.header.get("finished")
-    if not _is_count(fit) or not (finished is None or _is_ending(finished)):
-        raise _corrupt(manifest, f"fit {fit!r:.80}, finished {finished!r:.80}")
-    return fit, finished
 
 
 def origin_of(manifest: Manifest) -> Origin | None:
@@ -77,30 +64,13 @@ def origin_of(manifest: Manifest) -> Origin | None:
     try:
         return Origin.from_dict(manifest.header.get(ORIGIN))
     except (KeyError, TypeError) as error:
-        raise _corrupt(manifest, error) from error
+        raise unclear(manifest, error) from error
 
 
 def _progress(saved: Mapping[str, Any]) -> Progress:
     progress = Progress(**saved)
     for field in fields(Progress):
         value = getattr(progress, field.name)
-        if not (type(value) is bool if type(field.default) is bool else _is_count(value)):
+        if not (type(value) is bool if type(field.default) is bool else is_count(value)):
             raise ValueError(f"the progress {field.name}={value!r:.80}")
     return progress
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < _MAX_COUNT
-
-
-def _is_ending(finished: Any) -> bool:
-    if not isinstance(finished, Mapping) or type(finished.get("cause")) is not str:
-        return False
-    reached = finished.get("reached")
-    return isinstance(reached, Mapping) and all(type(value) in (int, float) for value in reached.values())
-
-
-def _corrupt(manifest: Manifest, problem: object) -> CorruptCheckpointError:
-    path = manifest.ref.path
-    what = repr(problem) if isinstance(problem, Exception) else problem
-    return CorruptCheckpointError(f"the header of {path} cannot be understood: {what}", path=path)

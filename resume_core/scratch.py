@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from resume_core.ranks import Ranks
 from resume_core.storage import Attempt, LocalStore, Store, Tiers, open_store
+
+if TYPE_CHECKING:
+    from resume_core.ranks import Ranks  # which needs torch, and looking at a run does not
 
 __all__ = ["admit", "open_scratch", "require_room"]
 

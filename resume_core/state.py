@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
+if TYPE_CHECKING:
+    import torch  # the command line starts without
 
 Severity = Literal["structure", "run", "info"]
 """*structure*: cannot be loaded. *run*: changes the run. *info*: logged, never blocks."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -177,3 +179,13 @@ def test_ctrl_c_says_so_and_leaves_nothing(run, out, monkeypatch):
     assert result.exit_code == 130
     assert list(out.iterdir()) == []
     shutil.rmtree(run)
+
+
+def test_looking_at_a_run_needs_no_torch():
+    modules = ("ls.listing", "prune.doomed", "report.facts", "verify.check")
+    code = "import importlib, sys\n" + "\n".join(
+        f"importlib.import_module('resume_core.cli.{module}')" for module in modules
+    )
+    code += "\nprint([name for name in ('torch', 'numpy') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

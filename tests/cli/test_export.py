@@ -15,7 +15,7 @@ from walks import Walk
 
 from resume_core import Keep, SaveEvery
 from resume_core.cli import app
-from resume_core.cli.export.source import split_url
+from resume_core.cli.names import split_url
 from resume_core.errors import CorruptCheckpointError
 from resume_core.ranks import Ranks
 from resume_core.session import Session

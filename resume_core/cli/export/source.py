@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from resume_core.candidates import open_lineage
+from resume_core.cli.names import fits, split_url
+from resume_core.directory import open_lineage
 from resume_core.errors import CheckpointNotFoundError
 from resume_core.files import TENSORS, CheckpointFiles
 from resume_core.image import unflatten
@@ -17,10 +17,7 @@ from resume_core.state import Checkpoint, Progress
 from resume_core.storage import CheckpointRef, FileReader, Lineage, Manifest, Store
 from resume_core.storage.read import read_weights_manifest
 
-__all__ = ["Source", "find", "fits", "split_url"]
-
-# of an attempt and, below it, of a checkpoint: the beginnings will do that `resume=` takes
-_NAME = re.compile(r"(.*?)/*(attempt-[0-9]{4,9}(?:-[0-9a-f]{0,4})?(?:/step-[0-9]*(?:\.[0-9]+)?)?)/*", re.DOTALL)
+__all__ = ["Source", "find"]
 
 
 @dataclass(frozen=True)
@@ -84,15 +81,6 @@ class Source:
         return FileReader(self.stores, self.ref, self.manifest.file(TENSORS["model"]))
 
 
-def split_url(url: str) -> tuple[str, str]:
-    """The URL of a run's directory, and the name of an attempt or checkpoint below it, which may be empty."""
-    match = _NAME.fullmatch(url)
-    if match is None:
-        return url, ""
-    root, name = match[1], match[2]
-    return root or ("/" if url.startswith("/") else "."), name
-
-
 def find(url: str, *, scratch: str | None = None, options: Mapping[str, Any] | None = None) -> Source:
     """The checkpoint that ``url`` names: of a run, or an attempt, its newest.
 
@@ -150,9 +138,3 @@ def _thinned(lineage: Lineage, name: str) -> Source | None:
     (ref,) = exact
     stores = lineage.tiers.with_weights(ref)
     return Source(read_weights_manifest(stores[-1], ref), stores, is_thinned=True)
-
-
-def fits(ref: CheckpointRef, name: str) -> bool:
-    """Whether a checkpoint is one that the beginnings of names mean, as `split_url` gives them."""
-    attempt, _, checkpoint = name.partition("/")
-    return ref.attempt.startswith(attempt) and ref.name.startswith(checkpoint)

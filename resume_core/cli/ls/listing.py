@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from resume_core.candidates import open_lineage
 from resume_core.cli.prune.doomed import recorded_keep
+from resume_core.directory import open_lineage
+from resume_core.ends import finished_fit
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
-from resume_core.finish import finished_fit
 from resume_core.storage import Attempt, CheckpointRef, Lineage, Manifest, PastAttempt, Store, read_history
 from resume_core.storage.keeping import reasons
 from resume_core.storage.paths import parse_checkpoint_folder

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from resume_core.candidates import open_lineage
+from resume_core.directory import open_lineage
+from resume_core.ends import finished_fit
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
-from resume_core.finish import finished_fit
 from resume_core.history import PERIOD_S
 from resume_core.policy import Keep, as_policy
 from resume_core.storage import Attempt, CheckpointRef, Lineage, Pruned, read_history

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from resume_core.candidates import open_lineage
 from resume_core.cli.report.curve import Point, points
+from resume_core.directory import open_lineage
 from resume_core.errors import CheckpointNotFoundError, ResumeError
 from resume_core.goodput import Account, Share, account
 from resume_core.storage import Attempt, Lineage

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from resume_core.candidates import open_lineage
-from resume_core.cli.export.source import fits, split_url
+from resume_core.cli.names import fits, split_url
+from resume_core.directory import open_lineage
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.storage import CheckpointRef, FileReader, Lineage, Manifest, Store
 from resume_core.storage.read import read_manifest, read_weights_manifest

@@ -1,0 +1,27 @@
+"""A run's directory, opened to be looked at or trained in; without torch, so that looking starts at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from resume_core.scratch import open_scratch
+from resume_core.storage import Lineage, open_store
+
+__all__ = ["open_lineage"]
+
+
+def open_lineage(
+    directory: str | os.PathLike[str],
+    scratch: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Lineage:
+    """A run by its directory, with what lies on its scratch. Nothing is created.
+
+    Raises:
+        ValueError: an unusable ``directory`` or ``scratch``.
+    """
+    store = open_store(os.fspath(directory), dict(storage_options or {}))
+    near = open_scratch(scratch, store)
+    return Lineage(store, [store] if near is None else [near, store])
