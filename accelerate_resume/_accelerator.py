@@ -248,6 +248,16 @@ class Accelerated:
         """Whether gradients wait for more batches."""
         return not self.accelerator.gradient_state.sync_gradients
 
+    @property
+    def num_windows(self) -> int:
+        """Batches that it accumulates before a step."""
+        return int(self.accelerator.gradient_accumulation_steps)
+
+    @property
+    def splits_batches(self) -> bool:
+        """Whether a loader's batch size is that of all ranks together."""
+        return bool(self.accelerator.split_batches)
+
     def describe(self) -> dict[str, Fact]:
         """Its arguments that decide a run."""
         accelerator, config = self.accelerator, self.accelerator.dataloader_config

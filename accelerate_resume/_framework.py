@@ -31,9 +31,12 @@ from resume_core.capture.param_groups import apply_groups, capture_groups, group
 from resume_core.capture.rng import apply_rng, capture_rng
 from resume_core.capture.runconfig import (
     describe_environment,
+    describe_hparams,
     describe_model,
+    describe_modules,
     describe_optimizers,
     describe_schedulers,
+    global_batches,
 )
 from resume_core.capture.weights import refuse_new_shapes, shapes, size_bytes, versioned
 from resume_core.errors import ResumeError, UnsupportedStateError
@@ -69,6 +72,7 @@ class AcceleratorFramework:
         self.stranded: Callable[[Progress, BaseException], None] = lambda progress, error: None
         """Called when an exception came while a batch was fetched, right behind a boundary."""
         self._data_facts: dict[str, Fact] = {}
+        self._hparams: Mapping[str, Any] = {}
         self._key: int | None = None
         self._late: dict[str, Any] = {}
         self._shapes: dict[str, Any] = {}
@@ -85,6 +89,7 @@ class AcceleratorFramework:
         self._accelerated.around("prepare_optimizer", self._prepare_optimizer)
         self._accelerated.around("backward", self._backward)
         self._accelerated.around("skip_first_batches", self._skip_first_batches)
+        self._accelerated.around("init_trackers", self._init_trackers)
 
     def release(self) -> None:
         """The run is over: give the Accelerator back as it was, and its loaders."""
@@ -152,6 +157,13 @@ class AcceleratorFramework:
         result = plain(*args, **kwargs)
         self.tracker.trained()
         return result
+
+    def _init_trackers(
+        self, plain: Callable[..., Any], project_name: str, config: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Where scripts say what their hyperparameters are."""
+        self._hparams = config if isinstance(config, Mapping) else {}
+        return plain(project_name, config, *args, **kwargs)
 
     def _stepped(self, *_: Any) -> None:
         self.tracker.trained()  # by a script that calls backward itself
@@ -261,13 +273,18 @@ class AcceleratorFramework:
         self._groups = group_sizes(self._accelerated.optimizers)
         self._prepared = [weakref.ref(each) for each in self._accelerated.prepared]
         facts = {"seed": self.seed, "world_size": Fact(self.ranks.size), **self._accelerated.describe()}
-        facts |= dict(self._data_facts)
+        facts |= dict(self._data_facts) | global_batches(self._data_facts, self._batches_per_step)
         facts |= describe_optimizers(self._accelerated.optimizers)
         facts |= describe_schedulers(self._accelerated.schedulers)
         facts["counters"] = Fact(sorted(self.counters))
         facts["tracked"] = Fact(sorted(self.tracked), "structure")
         facts["registered"] = Fact(len(self._accelerated.registered), "structure")
+        facts |= describe_modules(self._accelerated.models) | describe_hparams(self._hparams)
         return facts | describe_model(weights) | describe_environment()
+
+    @property
+    def _batches_per_step(self) -> int:
+        return self._accelerated.num_windows * (1 if self._accelerated.splits_batches else self.ranks.size)
 
     def _refuse_unseen_parameters(self) -> None:
         known = {id(parameter) for parameter in self._parameters.values()}

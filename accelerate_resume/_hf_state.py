@@ -27,7 +27,8 @@ _FIELDS_OF_PROCESS = frozenset({
 })  # fmt: skip
 _LOOP = ("_total_loss_scalar", "_globalstep_last_logged", "current_flos", "_initial_global_step",
          "_initial_num_input_tokens_seen")  # fmt: skip
-_ARGUMENTS = ("max_grad_norm", "label_smoothing_factor", "neftune_noise_alpha", "average_tokens_across_devices")
+_ARGUMENTS = ("max_grad_norm", "label_smoothing_factor", "neftune_noise_alpha", "average_tokens_across_devices",
+              "remove_unused_columns", "train_sampling_strategy", "use_liger_kernel", "torch_compile")  # fmt: skip
 
 
 @dataclasses.dataclass

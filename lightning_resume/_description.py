@@ -11,8 +11,10 @@ from resume_core.capture.runconfig import (
     describe_hparams,
     describe_loader,
     describe_model,
+    describe_modules,
     describe_optimizers,
     describe_schedulers,
+    global_batches,
 )
 from resume_core.state import Fact
 
@@ -38,5 +40,8 @@ def describe(trainer: Any, loaders: Sequence[Any], weights: Mapping[str, Any]) -
     facts |= describe_optimizers(trainer.optimizers)
     facts |= describe_schedulers([config.scheduler for config in trainer.lr_scheduler_configs])
     facts |= describe_model(weights)
+    facts |= global_batches(facts, trainer.world_size * trainer.accumulate_grad_batches)
+    facts |= describe_modules({"": trainer.lightning_module})
     facts |= describe_hparams(dict(trainer.lightning_module.hparams))
+    facts |= describe_hparams(dict(getattr(trainer.datamodule, "hparams", {})), "data_hparams")
     return facts | describe_environment()

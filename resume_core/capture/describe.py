@@ -21,7 +21,6 @@ from resume_core.capture.plain import callable_name, callable_settings, class_pa
 from resume_core.state import Fact
 
 __all__ = [
-    "describe_hparams",
     "describe_model",
     "describe_optimizers",
     "describe_schedulers",
@@ -161,8 +160,3 @@ def _cycle_shape(scheduler: object, prefix: str) -> dict[str, Fact]:
         return {}
     ends = [round((phase["end_step"] + 1) / scheduler.total_steps, 9) for phase in phases]
     return {f"{prefix}.phase_ends": Fact(plain(ends))}
-
-
-def describe_hparams(hparams: Mapping[Any, Any]) -> dict[str, Fact]:
-    """The user's hyperparameters as information; values that are not plain are kept as a shortened repr."""
-    return {f"hparams.{name}": Fact(plain(value), "info") for name, value in hparams.items()}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from resume_core.capture.fleeting import is_fleeting
 from resume_core.capture.plain import array_digest, callable_name, callable_settings, class_path, plain
 from resume_core.state import Fact
 
-__all__ = ["describe_loader"]
+__all__ = ["describe_loader", "global_batches"]
 
 _MAX_NESTING = 8
 _MAX_PARTS = 64  # parts of a ConcatDataset described one by one; the lengths of all are compared
@@ -40,6 +42,23 @@ def describe_loader(loader: object, prefix: str = "data.0") -> dict[str, Fact]:
     if not isinstance(dataset, IterableDataset):
         facts |= _sampling(loader, prefix, _length(dataset))
     return facts | _Datasets().describe(dataset, f"{prefix}.dataset") | _fetching(loader, prefix)
+
+
+def global_batches(facts: Mapping[str, Fact], factor: int) -> dict[str, Fact]:
+    """How many samples an optimizer step takes of each loader, as ``"data.0.global_batch_size"``.
+
+    Information, for people: what it follows from are facts of the run.
+
+    Args:
+        facts: of the loaders.
+        factor: batches in it, over all ranks.
+    """
+    sizes = {name: fact.value for name, fact in facts.items() if re.fullmatch(r"data\.\d+\.batch_size", name)}
+    return {
+        name.replace("batch_size", "global_batch_size"): Fact(size * factor, "info")
+        for name, size in sizes.items()
+        if isinstance(size, int)
+    }
 
 
 def _length(sized: Any) -> int | None:

@@ -16,7 +16,7 @@ FACTS_VERSION = 2
 
 _NEW: dict[int, re.Pattern[str]] = {
     2: re.compile(
-        r"environment\..*|modules\..*|hparams\..*|sample_ids\..*|trainer\..*"
+        r"environment\..*|modules\..*|(?:data_)?hparams\..*|model_config\..*|sample_ids\..*|trainer\..*"
         r"|data\.\d+\.(?:collate_fn|worker_init_fn)(?:\..*)?|data\..*\.files(?:\..*)?"
     ),
 }

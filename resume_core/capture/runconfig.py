@@ -11,17 +11,17 @@ import enum
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from resume_core.capture.describe import (
-    describe_hparams,
     describe_model,
     describe_optimizers,
     describe_schedulers,
     seed_fact,
 )
-from resume_core.capture.describe_data import describe_loader
+from resume_core.capture.describe_data import describe_loader, global_batches
+from resume_core.capture.describe_settings import HPARAMS, describe_hparams, describe_modules
 from resume_core.capture.environment import describe_environment, ends_exactness
 from resume_core.capture.facts_version import is_new
 from resume_core.errors import ConfigChangedError, CorruptCheckpointError
@@ -37,10 +37,12 @@ __all__ = [
     "describe_hparams",
     "describe_loader",
     "describe_model",
+    "describe_modules",
     "describe_optimizers",
     "describe_schedulers",
     "diff",
     "from_json",
+    "global_batches",
     "idle_names",
     "seed_fact",
     "table",
@@ -124,7 +126,19 @@ def diff(saved: RunConfig, current: RunConfig) -> tuple[Difference, ...]:
     known = {name: Fact(current[name].value, "info") for name in current if name not in saved and is_new(name, saved)}
     current = {**current, **known}
     found = [_compare(name, saved.get(name), current.get(name)) for name in names]
-    return tuple(sorted(filter(None, found), key=lambda difference: _SEVERITIES.index(difference.severity)))
+    differences = _without_echoes([difference for difference in found if difference is not None])
+    return tuple(sorted(differences, key=lambda difference: _SEVERITIES.index(difference.severity)))
+
+
+def _without_echoes(found: list[Difference]) -> list[Difference]:
+    """A setting of the user's own that says again what other facts say, or is new in their code, is information."""
+    reasons = [(d.saved, d.current) for d in found if not d.name.startswith(HPARAMS)]
+    shapes = any(d.severity == "structure" for d in found)  # one of them is why
+
+    def is_echo(d: Difference) -> bool:
+        return d.name.startswith(HPARAMS) and (shapes or not d.is_two_sided or (d.saved, d.current) in reasons)
+
+    return [replace(d, severity="info") if is_echo(d) else d for d in found]
 
 
 def _compare(name: str, saved: Fact | None, current: Fact | None) -> Difference | None:

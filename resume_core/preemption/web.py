@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ __all__ = ["NoAnswer", "Reply", "Web"]
 _CONNECT_S = 1.0
 _READ_S = 3.0
 _MAX_BYTES = 1 << 16
+_COMMAND = "httpx._main"
 _FORK_S = 5.0  # that a fork waits for the import; it takes a fraction of a second
 
 
@@ -117,7 +119,7 @@ class Web:
             self._transport.close()
 
     def _open(self) -> None:
-        with _no_forks.held():
+        with _no_forks.held(), _without_command():
             import httpx
 
             self._httpx = httpx
@@ -132,6 +134,18 @@ def _read(response: Any, end_s: float) -> bytes:
         if len(body) > _MAX_BYTES or time.monotonic() > end_s:
             raise NoAnswer("the answer has no end")
     return body
+
+
+@contextmanager
+def _without_command() -> Iterator[None]:
+    """httpx is imported without its command line. That imports rich, which draws from python's random generator: from
+    this thread it would take a number out of the run's stream, at any moment, and another one after a resume."""
+    taken = sys.modules.setdefault(_COMMAND, None)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        if taken is None:
+            del sys.modules[_COMMAND]
 
 
 class _NoForks:

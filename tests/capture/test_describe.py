@@ -22,12 +22,12 @@ from torch.optim.lr_scheduler import (
 )
 
 from resume_core.capture.describe import (
-    describe_hparams,
     describe_model,
     describe_optimizers,
     describe_schedulers,
     seed_fact,
 )
+from resume_core.capture.describe_settings import describe_hparams
 from resume_core.capture.environment import describe_environment
 from resume_core.capture.runconfig import diff, from_json, to_json
 from resume_core.state import Fact
@@ -429,10 +429,10 @@ def test_a_scheduler_of_the_users_own_is_described_by_its_plain_attributes():
 def test_hyperparameters_are_information_whatever_they_hold():
     facts = describe_hparams({"lr": 0.1, "layers": (1, 2), "net": torch.nn.ReLU(), "act": torch.relu, 3: math.nan})
 
-    assert facts["hparams.lr"] == Fact(0.1, "info")
-    assert facts["hparams.layers"] == Fact([1, 2], "info")
+    assert facts["hparams.lr"] == Fact(0.1)
+    assert facts["hparams.layers"] == Fact([1, 2])
     assert facts["hparams.net"] == Fact("ReLU()", "info")
-    assert facts["hparams.3"] == Fact("nan", "info")
+    assert facts["hparams.3"] == Fact("nan")
     assert through_json(facts) == facts
 
 

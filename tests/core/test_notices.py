@@ -323,6 +323,21 @@ def closed_port():
         return found.getsockname()[1]
 
 
+def test_importing_httpx_draws_no_random_number():
+    code = """
+import random, sys
+import numpy, torch
+from resume_core.preemption.web import Web
+states = lambda: (random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+before = states()
+Web()._open()
+assert states() == before
+assert "httpx" in sys.modules and "httpx._main" not in sys.modules
+import httpx._main
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_where_nothing_answers_the_thread_ends_and_httpx_is_not_even_imported(tmp_path):
     script = f"""
 import logging, sys, threading, time

@@ -24,7 +24,7 @@ trainer:
         directory: {directory}
         save: {{steps: 2, minutes: null}}
         keep: {{last: 2}}
-        changes: {{allow: [seed, data.0.sampler], otherwise: warn}}
+        changes: {{allow: [seed, data.0.sampler], otherwise: warn, sample_ids: [a, 7]}}
 """
 
 
@@ -53,12 +53,14 @@ def test_lightning_cli_makes_it_from_yaml_and_the_run_goes_on(tmp_path, messages
     options = resume_callback(trainer)._options
     assert options["save"] == SaveEvery(steps=2, minutes=None)
     assert options["keep"] == Keep(last=2)
-    assert options["changes"] == Changes(allow=("seed", "data.0.sampler"), otherwise="warn")
+    assert options["changes"] == Changes(allow=("seed", "data.0.sampler"), otherwise="warn", sample_ids=("a", "7"))
     assert any("resumed at step 4" in message for message in messages())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_lightning_cli_takes_single_fields_from_the_command_line(tmp_path):
+    ids = tmp_path / "ids.txt"
+    ids.write_text("a\nb\n")
     quiet = [f"--trainer.{name}={str(value).lower()}" for name, value in QUIET.items()]
     trainer = command_line(
         "--seed_everything=7",
@@ -68,7 +70,9 @@ def test_lightning_cli_takes_single_fields_from_the_command_line(tmp_path):
         f"--trainer.callbacks.directory={tmp_path / 'run'}",
         "--trainer.callbacks.save.steps=500",
         "--trainer.callbacks.keep.last=7",
+        f"--trainer.callbacks.changes.sample_ids={ids}",
     )
+    assert resume_callback(trainer)._options["changes"] == Changes(sample_ids=ids)
     assert resume_callback(trainer)._options["save"] == SaveEvery(steps=500)
     assert resume_callback(trainer)._options["keep"] == Keep(last=7)
 
@@ -79,7 +83,7 @@ def test_hydra_makes_it_with_its_own_containers(tmp_path, nested):
     omegaconf = pytest.importorskip("omegaconf")
     policies = {
         "save": {"steps": 2, "minutes": None},
-        "changes": {"allow": ["seed", "data.0"]},
+        "changes": {"allow": ["seed", "data.0"], "sample_ids": ["a", 7]},
         "keep": {"last": 2},
     }
     if nested == "targets":
@@ -90,7 +94,7 @@ def test_hydra_makes_it_with_its_own_containers(tmp_path, nested):
     )
     callback = hydra.instantiate(config)
     assert callback._options["save"] == SaveEvery(steps=2, minutes=None)
-    assert callback._options["changes"] == Changes(allow=("seed", "data.0"))
+    assert callback._options["changes"] == Changes(allow=("seed", "data.0"), sample_ids=["a", 7])
     assert callback._options["keep"] == Keep(last=2)
     L.Trainer(**QUIET, max_epochs=1, callbacks=[callback], default_root_dir=str(tmp_path)).fit(Net(), make_loader())
     assert len(list((tmp_path / "run").glob("*/step-*"))) == 3  # the last two, and the end
