@@ -211,7 +211,7 @@ class Changes:
 
     allow: tuple[str, ...] = ()
     otherwise: Literal["error", "warn"] = "error"
-    sample_ids: str | os.PathLike[str] | Sequence[str | int] | None = None
+    sample_ids: str | Sequence[str | int] | None = None
 
     def __post_init__(self) -> None:
         allow: Iterable[str] = (self.allow,) if isinstance(self.allow, str) else self.allow
