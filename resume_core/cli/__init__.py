@@ -24,6 +24,7 @@ from resume_core.cli.exits import EXIT_CODES, NO_ANSWER, answering
 from resume_core.cli.ls.command import ls
 from resume_core.cli.options import AsJson, Scratch, StorageOptions, parse_storage_options
 from resume_core.cli.plan.command import plan
+from resume_core.cli.progress import busy
 from resume_core.cli.prune.command import prune
 from resume_core.cli.report.command import report
 from resume_core.cli.show.command import show
@@ -147,7 +148,7 @@ def export(
     Exit code 0: written. 1: the checkpoint is damaged. 2: there is none, or it cannot be written; nothing was left.
     """
     options = parse_storage_options(storage_options)
-    with answering("nothing was exported"):
+    with answering("nothing was exported"), busy("exporting"):
         from resume_core.cli.export import Request
         from resume_core.cli.export import export as write
 

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["bar"]
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+__all__ = ["bar", "busy"]
 
 
 def bar(console: Console, count: ProgressColumn) -> Progress:
     """A bar with a description, that counts as ``count`` shows it; nothing where nobody watches."""
     columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """Says that something goes on whose end nobody knows, and for how long it has."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        progress.add_task(what, total=None)
+        yield

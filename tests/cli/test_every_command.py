@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 from crafted import tree
 from test_verify import trained
 from typer.testing import CliRunner
 
 from resume_core.cli import app
 from resume_core.cli.exits import EXIT_CODES
+from resume_core.cli.options import parse_storage_options
 from resume_core.storage import FileRecord, Lineage, LocalStore, Manifest
 
 # what follows the URL; those that are not here read no run
@@ -122,6 +125,29 @@ def test_files_of_others_beside_those_of_a_run(command, run, out):
 def test_json_is_all_that_comes_out(command, run, out):
     result = invoke(command, run, out, "--json")
     assert isinstance(json.loads(result.stdout), dict)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_any_url_will_do(command, tmp_path, out):
+    url = trained(f"memory://{tmp_path.name}/run")
+    result = invoke(command, url, out, "--storage-option", "skip_instance_cache=true")
+    assert result.exit_code == 0, result.output
+
+
+def test_storage_options_are_pairs_or_json_and_those_of_the_environment_come_first(monkeypatch):
+    monkeypatch.setenv("EXACT_RESUME_STORAGE_OPTIONS", '{"anon": true, "key": "a"}')
+    given = ["key=b", 'client_kwargs={"endpoint_url": "http://here"}', '{"secret": "x=y"}', "use_ssl=false"]
+    expected = {"anon": True, "key": "b", "secret": "x=y", "use_ssl": False}
+    assert parse_storage_options(given) == {**expected, "client_kwargs": {"endpoint_url": "http://here"}}
+    with pytest.raises(typer.BadParameter, match="NAME=VALUE"):
+        parse_storage_options(["anon"])
+
+
+def test_a_shell_completes_them():
+    code = "from resume_core.cli import app; app(prog_name='exact-resume')"
+    words = {"_EXACT_RESUME_COMPLETE": "complete_bash", "COMP_WORDS": "exact-resume pr", "COMP_CWORD": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **words})
+    assert done.stdout.split() == ["prune"]
 
 
 @pytest.fixture(scope="module")

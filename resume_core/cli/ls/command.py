@@ -14,6 +14,7 @@ from rich.text import Text
 
 from resume_core.cli.exits import answering
 from resume_core.cli.options import AsJson, Scratch, StorageOptions, parse_storage_options
+from resume_core.cli.progress import busy
 from resume_core.cli.words import age
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def ls(
     Exit code 0: there is a run. 2: there is none, or it cannot be read.
     """
     options = parse_storage_options(storage_options)
-    with answering("nothing to list"):
+    with answering("nothing to list"), busy("reading"):
         from resume_core.cli.ls.listing import listing
 
         found = listing(url, scratch=scratch, options=options, most=None if everything else most)

@@ -20,6 +20,7 @@ from resume_core.cli.plan.units import (
     parse_seconds,
     parse_share,
 )
+from resume_core.cli.progress import busy
 
 if TYPE_CHECKING:
     from resume_core.cli.plan.advice import Plan
@@ -203,7 +204,7 @@ def _make(given: Given, url: str | None, options: dict[str, Any]) -> Plan:
     from resume_core.cli.plan.inputs import check, resolve
     from resume_core.cli.plan.known import look
 
-    with answering("no plan"):
+    with answering("no plan"), busy("reading"):
         check(given, has_run=url is not None)
         return make_plan(resolve(given, None if url is None else look(url, options)))
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from resume_core.cli.exits import BAD, NO_ANSWER, answering
 from resume_core.cli.options import AsJson, StorageOptions, parse_storage_options
-from resume_core.cli.progress import bar
+from resume_core.cli.progress import bar, busy
 from resume_core.cli.words import age
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def prune(
     with answering("nothing was pruned"):
         from resume_core.cli.prune.doomed import Prune
 
-        look = Prune(url, options, given)
+        with busy("reading"):
+            look = Prune(url, options, given)
         _print(look, most, console)
         if dry_run or not look.doomed:
             _end(look, as_json=as_json, done=None)

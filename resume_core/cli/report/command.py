@@ -12,6 +12,7 @@ import typer
 
 from resume_core.cli.exits import NO_ANSWER, answering
 from resume_core.cli.options import AsJson, StorageOptions, parse_storage_options
+from resume_core.cli.progress import busy
 
 if TYPE_CHECKING:
     from resume_core.cli.report.facts import Report
@@ -47,9 +48,11 @@ def report(
 
         if place is not None:
             _check_place(place, force=force)
-        found = read(url, options)
+        with busy("reading"):
+            found = read(url, options)
         if place is not None:
-            _write(found, place)
+            with busy("drawing"):
+                _write(found, place)
     if as_json:
         typer.echo(json.dumps(found.as_json(), indent=1))
     if place is not None:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from resume_core.cli.exits import BAD, GOOD, answering
 from resume_core.cli.options import AsJson, Scratch, StorageOptions, parse_storage_options
+from resume_core.cli.progress import busy
 from resume_core.cli.words import age, command_line, number, place, seconds
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def show(
     Exit code 0: nothing is wrong with what was looked at. 1: damaged. 2: there is none, or it cannot be read.
     """
     options = parse_storage_options(storage_options)
-    with answering("nothing to show"):
+    with answering("nothing to show"), busy("reading"):
         from resume_core.cli.show.facts import facts
 
         shown = facts(url, scratch=scratch, options=options)
