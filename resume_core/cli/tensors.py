@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from resume_core.errors import CorruptCheckpointError
-from resume_core.image.dtypes import BY_NAME
 
 __all__ = ["Tensor", "groups", "tensors_of"]
 
 _KINDS = ("tensor", "parameter")
+_BITS = re.compile(r"[a-z]+([0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,21 @@ def _tensors(node: Any) -> Iterator[Tensor]:
     elif isinstance(node, dict) and node.get("$") in _KINDS:
         if "alias" not in node:
             shape = tuple(map(int, node["shape"]))
-            entry = BY_NAME[node["dtype"]]
-            yield Tensor(str(node["name"]), entry.name, shape, math.prod(shape) * entry.dtype.itemsize, node)
+            dtype = str(node["dtype"])
+            yield Tensor(str(node["name"]), dtype, shape, math.prod(shape) * _item_bytes(dtype), node)
     elif isinstance(node, dict):
         for child in node.values():
             yield from _tensors(child)
+
+
+def _item_bytes(dtype: str) -> int:
+    """Of one element, by the name of its type, so that torch is not needed; those below a byte travel in one."""
+    if dtype == "bool":
+        return 1
+    found = _BITS.match(dtype)
+    if found is None:
+        raise ValueError(f"the type {dtype!r:.80}")
+    return max(int(found[1]) // 8, 1)
 
 
 def groups(tensors: list[Tensor], part: str) -> dict[str, tuple[int, int]]:

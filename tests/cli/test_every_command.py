@@ -208,7 +208,7 @@ def test_ctrl_c_says_so_and_leaves_nothing(run, out, monkeypatch):
 
 
 def test_looking_at_a_run_needs_no_torch():
-    modules = ("ls.listing", "prune.doomed", "report.facts", "verify.check")
+    modules = ("ls.listing", "prune.doomed", "report.facts", "show.facts", "verify.check")
     code = "import importlib, sys\n" + "\n".join(
         f"importlib.import_module('resume_core.cli.{module}')" for module in modules
     )

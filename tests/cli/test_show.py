@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from resume_core import Keep
 from resume_core.cli import app
+from resume_core.cli.tensors import _item_bytes
+from resume_core.image.dtypes import BY_NAME
 
 
 def show(*arguments):
@@ -90,6 +92,11 @@ def test_every_tier_is_named(tmp_path):
     directory, scratch = str(tmp_path / "run"), str(tmp_path / "scratch")
     trained(directory, scratch=scratch)
     assert shown(directory, "--scratch", scratch)["tiers"] == [scratch, directory]
+
+
+def test_the_size_of_each_type_is_told_by_its_name():
+    for name, each in BY_NAME.items():
+        assert _item_bytes(name) == each.dtype.itemsize
 
 
 def test_names_are_no_markup(tmp_path):

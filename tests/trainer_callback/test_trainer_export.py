@@ -30,7 +30,7 @@ from accelerate_resume._hf_arguments import plain_arguments, rebuilt_arguments
 from accelerate_resume._hf_info import TrainerInfo
 from accelerate_resume.trainer_export import write
 from resume_core.cli import app
-from resume_core.cli.export.source import find
+from resume_core.cli.source import find
 from resume_core.image import Recorded, loads, unflatten
 
 CONTROL = "TrainerControl"

@@ -10,8 +10,8 @@ from typing import Any
 
 from resume_core.capture.runconfig import diff as config_diff
 from resume_core.cli.diff.values import Change, changes
-from resume_core.cli.export.source import Source, find
 from resume_core.cli.names import split_url
+from resume_core.cli.source import Source, find
 from resume_core.cli.tensors import tensors_of
 from resume_core.errors import CorruptCheckpointError
 from resume_core.saved_header import header_of

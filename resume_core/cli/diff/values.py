@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from resume_core.cli.export.source import Source
+from resume_core.cli.source import Source
 from resume_core.image import header_bytes, parse_header
 from resume_core.image.read import Stored
 from resume_core.storage import FileReader

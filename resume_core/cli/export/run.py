@@ -9,8 +9,8 @@ from typing import Any
 
 from resume_core.cli.export.formats import WEIGHTS, check, load_writer
 from resume_core.cli.export.output import check_place, placed
-from resume_core.cli.export.source import Source, find
 from resume_core.cli.export.weights import copy_weights, notes_on_weights
+from resume_core.cli.source import Source, find
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.storage import Store
 from resume_core.storage.paths import MANIFEST_FILE, WEIGHTS_FILE, join_key

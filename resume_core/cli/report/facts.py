@@ -20,6 +20,7 @@ from resume_core.storage.sealed import unseal
 __all__ = ["AttemptTold", "Report", "SaveTold", "report"]
 
 _CHECK_FILE = "check.json"
+_CHECKED = {"verdict": str, "steps": int, "num_rows": int, "reason": str}
 _MOST_ATTEMPTS = 100  # as many as `account` looks at
 
 
@@ -242,11 +243,12 @@ def _check(lineage: Lineage, attempt: str, notes: list[str]) -> Mapping[str, Any
     key = join_key(attempt, _CHECK_FILE)
     try:
         fields = unseal("check", read_small(lineage.store, key), lineage.store.locate(key))
-        return dict(fields.mapping("result"))
+        result = fields.mapping("result")
+        return {name: kind(result.get(name) or kind()) for name, kind in _CHECKED.items()}
     except FileNotFoundError:
         return None
-    except ResumeError as error:
-        notes.append(str(error))
+    except (ResumeError, TypeError, ValueError) as error:
+        notes.append(f"{lineage.store.locate(key)}: {error}")
         return None
 
 

@@ -46,7 +46,9 @@ def _bars(one: AttemptTold) -> Rows:
     begin, end = moment(one.started), moment(one.seen)
     if begin is None or end is None or end < begin:
         return []
-    trains = end if one.first_batch_s is None else min(begin + timedelta(seconds=one.first_batch_s), end)
+    up_s = (end - begin).total_seconds()
+    waited_s = up_s if one.first_batch_s is None else min(max(one.first_batch_s, 0.0), up_s)
+    trains = begin + timedelta(seconds=waited_s)
     kept, lost = one.kept_s or 0.0, one.lost_s or 0.0
     turns = trains + (end - trains) * (kept / (kept + lost) if kept + lost else 1.0)
     pieces = zip(_KINDS, (begin, trains, turns), (trains, turns, end), strict=True)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resume_core.cli.names import fits, split_url
 from resume_core.directory import open_lineage
 from resume_core.errors import CheckpointNotFoundError
-from resume_core.files import TENSORS, CheckpointFiles
-from resume_core.image import unflatten
-from resume_core.saved_header import header_of
 from resume_core.state import Checkpoint, Progress
 from resume_core.storage import CheckpointRef, FileReader, Lineage, Manifest, Store
+from resume_core.storage.paths import MODEL_FILE
 from resume_core.storage.read import read_weights_manifest
+
+if TYPE_CHECKING:
+    from resume_core.files import CheckpointFiles
 
 __all__ = ["Source", "find"]
 
@@ -46,10 +47,14 @@ class Source:
         Raises:
             CorruptCheckpointError: the header holds what no session writes.
         """
+        from resume_core.saved_header import header_of  # these need torch, and finding a checkpoint does not
+
         return header_of(self.manifest).progress
 
     @property
     def _files(self) -> CheckpointFiles:
+        from resume_core.files import CheckpointFiles
+
         return CheckpointFiles(self.stores, self.ref, self.manifest)
 
     @cached_property
@@ -65,6 +70,8 @@ class Source:
             UnsupportedStateError: a leaf of the user's own that is not registered in this process.
             OSError: no store that holds it can be read.
         """
+        from resume_core.image import unflatten
+
         files, structure = self._files, self.structure
         first = files.state(0, structure=structure)
         ranks = [first.rank, *(files.rank(rank) for rank in range(1, self.manifest.world_size))]
@@ -78,7 +85,7 @@ class Source:
             CorruptCheckpointError: no store has it.
             OSError: a store cannot be read, and no other has it.
         """
-        return FileReader(self.stores, self.ref, self.manifest.file(TENSORS["model"]))
+        return FileReader(self.stores, self.ref, self.manifest.file(MODEL_FILE))
 
 
 def find(url: str, *, scratch: str | None = None, options: Mapping[str, Any] | None = None) -> Source:
