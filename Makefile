@@ -63,6 +63,7 @@ lint: $(READY)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy --strict
+	$(PY) -m mypy --strict tests/usage.py
 	$(SCRIPTS)/lint-imports
 
 bench: $(READY)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resume_core.storage.interface import Sink, Store
 from resume_core.storage.local import LocalStore
-from resume_core.storage.remote import FsspecStore
-from resume_core.storage.s3 import S3Store
+
+if TYPE_CHECKING:
+    from resume_core.storage.remote import FsspecStore
 
 __all__ = ["Sink", "Store", "absolute", "open_store"]
 
@@ -31,8 +32,15 @@ def open_store(url: str | os.PathLike[str], storage_options: dict[str, Any] | No
         return LocalStore(text.split("://", 1)[1])
     if _is_path(text):
         return LocalStore(text)
-    kind = S3Store if text.startswith(("s3://", "s3a://")) else FsspecStore
-    return kind(text, storage_options)
+    return _remote_kind(text)(text, storage_options)
+
+
+def _remote_kind(text: str) -> type[FsspecStore]:
+    """The class for a URL; imported when there is one, as fsspec and what tries again bring a hundred modules."""
+    from resume_core.storage.remote import FsspecStore
+    from resume_core.storage.s3 import S3Store
+
+    return S3Store if text.startswith(("s3://", "s3a://")) else FsspecStore
 
 
 def absolute(place: str | os.PathLike[str]) -> str:

@@ -17,7 +17,7 @@ from resume_core.storage import absolute, open_store
 from resume_core.storage import direct as direct_module
 from resume_core.storage import local as local_module
 from resume_core.storage.local import LocalStore, make_folder
-from resume_core.storage.store import FsspecStore
+from resume_core.storage.remote import FsspecStore
 
 from .contract import StoreContract
 from .faults import Faults
