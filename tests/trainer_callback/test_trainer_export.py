@@ -271,7 +271,7 @@ def test_the_model_is_loaded_by_itself_and_so_are_its_weights(run, tmp_path):
 
 
 def test_the_run_of_a_trainer_becomes_no_folder_of_accelerate(run, tmp_path):
-    said = export(run / "run", tmp_path / "out", format="accelerate", code=1)
+    said = export(run / "run", tmp_path / "out", format="accelerate", code=2)
     assert "with the Hugging Face Trainer: it can become --format trainer or --format safetensors, not accel" in said
 
 
