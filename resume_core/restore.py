@@ -9,11 +9,11 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from resume_core.capture.runconfig import Accepted, check, idle_names, table
+from resume_core.capture.runconfig import Accepted, as_seen_by, check, idle_names, table
 from resume_core.checkpointer import Checkpointer
 from resume_core.errors import (
     CheckpointNotFoundError,
@@ -25,9 +25,9 @@ from resume_core.errors import (
 from resume_core.origin import ORIGIN, Origin
 from resume_core.policy import Changes
 from resume_core.ranks import Ranks
-from resume_core.saved_header import header_of, origin_of
+from resume_core.saved_header import Header, header_of, origin_of
 from resume_core.state import Progress, RunConfig, State
-from resume_core.storage import CheckpointRef, Lineage
+from resume_core.storage import CheckpointRef, Lineage, Manifest
 
 __all__ = [
     "Restored",
@@ -40,6 +40,7 @@ __all__ = [
     "warn_of_names",
 ]
 
+_T = TypeVar("_T")
 _DAMAGE, _GONE = "damage", "gone"
 
 
@@ -125,8 +126,11 @@ class Restorer:
         passed_over, gone = set[str](), set[str]()
         waiting = iter(candidates())
         while (ref := self._next(waiting, passed_over)) is not None:
-            found, error = self._try(ref)
+            compared, error = self._try(self._compare, ref)
             kind, damage = self._verdict(ref, error)
+            if not kind:  # on no rank: until then none has touched its weights
+                found, error = self._try(self._read, ref, compared)
+                kind, damage = self._verdict(ref, error)
             if not kind:
                 return found
             if kind == _GONE and ref.path not in gone:
@@ -163,9 +167,9 @@ class Restorer:
         chosen = self._ranks.agree("the choice of a checkpoint", None, choose)
         return None if chosen is None else CheckpointRef(*chosen)
 
-    def _try(self, ref: CheckpointRef) -> tuple[tuple[Restored, State] | None, Exception | None]:
+    def _try(self, act: Callable[..., _T], *args: Any) -> tuple[_T | None, Exception | None]:
         try:
-            return self._read(ref), None
+            return act(*args), None
         except Exception as error:  # whatever it is, the other ranks must hear of it
             return None, error
 
@@ -188,12 +192,16 @@ class Restorer:
         known = {"ConfigChangedError": ConfigChangedError, "UnsupportedStateError": UnsupportedStateError}
         raise known.get(kind, ResumeError)(text, path=ref.path)
 
-    def _read(self, ref: CheckpointRef) -> tuple[Restored, State]:
+    def _compare(self, ref: CheckpointRef) -> tuple[Manifest, Header, Accepted]:
         manifest = self._lineage.read_manifest(ref)
         header = header_of(manifest)
-        current = self._describe(header.key)
+        current = as_seen_by(self._ranks.rank, header.config, self._describe(header.key))
         accepted = check(header.config, current, self._changes, path=ref.path, step=header.progress.step)
         warn_of_names(self._changes, {*header.config, *current, ORIGIN}, self._log)
+        return manifest, header, accepted
+
+    def _read(self, ref: CheckpointRef, compared: tuple[Manifest, Header, Accepted]) -> tuple[Restored, State]:
+        manifest, header, accepted = compared
         stores = self._lineage.tiers.committed(ref)
         if not stores:
             raise CheckpointNotFoundError(f"{ref.path} was deleted while it was read", path=ref.path)

@@ -59,7 +59,8 @@ class Cases:
         return {name: self.one(name, ends) for name in names}
 
     def train(self, folder: str, changes: dict[str, Any]) -> Any:
-        config = copy.deepcopy(BASE) | changes
+        config = copy.deepcopy(BASE | changes)
+        config["hparams"]["shard"] = self.rank  # as scripts have it that share out files by themselves
         random.seed(config["seed"])
         np.random.seed(config["seed"])
         torch.manual_seed(config["seed"])

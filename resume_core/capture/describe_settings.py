@@ -9,6 +9,7 @@ import torch
 
 from resume_core.capture.fleeting import is_fleeting
 from resume_core.capture.plain import is_setting, plain
+from resume_core.capture.provenance import mask_setting
 from resume_core.policy import plain_options
 from resume_core.state import Fact
 
@@ -36,6 +37,7 @@ def describe_hparams(hparams: Mapping[Any, Any], prefix: str = "hparams") -> dic
     """The user's hyperparameters, nested ones by dotted names.
 
     Plain settings are facts of the run but for fleeting ones; other objects, as a shortened repr, are information.
+    What looks like a secret is masked.
     """
     try:
         leaves = list(_leaves(plain_options(hparams), prefix, depth=0))
@@ -53,7 +55,7 @@ def _leaves(values: Mapping[Any, Any], place: str, depth: int) -> Iterator[tuple
 
 
 def _hparam(prefix: str, name: str, value: Any) -> tuple[str, Fact]:
-    shown = plain(value)
+    shown = mask_setting(name, plain(value))
     decides = is_setting(value) and not is_fleeting(name.removeprefix(prefix), shown)
     return name, Fact(shown, "run" if decides else "info")
 

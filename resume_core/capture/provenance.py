@@ -19,7 +19,7 @@ import xxhash
 
 from resume_core.state import Fact
 
-__all__ = ["describe_code", "mask_secrets", "package_versions", "provenance"]
+__all__ = ["describe_code", "mask_secrets", "mask_setting", "package_versions", "provenance"]
 
 _PACKAGES = (
     "exact-resume",
@@ -182,6 +182,13 @@ def mask_secrets(args: Iterable[str]) -> list[str]:
         masked.append((_MASK if is_value else _mask(arg[: 4 * _MAX_ARG]))[:_MAX_ARG])
         value_of_secret = arg.startswith("-") and "=" not in arg and _is_secret(arg.lstrip("-"))
     return masked
+
+
+def mask_setting(name: str, value: Any) -> Any:
+    """A setting without what looks like a secret; ``value`` is plain JSON, and stays what it is unless it is text."""
+    if not isinstance(value, str):
+        return value
+    return _MASK if _is_secret(name) else _mask(value)
 
 
 def _is_secret(name: str) -> bool:

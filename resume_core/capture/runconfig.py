@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
@@ -32,6 +33,7 @@ __all__ = [
     "ABSENT",
     "Accepted",
     "Difference",
+    "as_seen_by",
     "check",
     "describe_environment",
     "describe_hparams",
@@ -50,6 +52,7 @@ __all__ = [
 ]
 
 _SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # gravest first
+_OF_RANK = re.compile(r"code\..*|(?:data_)?hparams\..*|sample_ids\..*|data\..*\.(?:files|collate_fn\.).*")
 _MAX_ROWS = 20  # of one severity in a table
 _MAX_CELL = 48  # characters
 _MAX_NAMES = 8  # in the snippet that allows them; more are named by what they have in common
@@ -114,6 +117,17 @@ class Accepted:
         """What an attempt keeps of it, as plain JSON: ``as_dict`` of each, and as what it was accepted."""
         kinds = {"allowed": self.allowed, "warned": self.warned, "inexact": self.inexact}
         return [d.as_dict() | {"accepted_as": kind} for kind, differences in kinds.items() for d in differences]
+
+
+def as_seen_by(rank: int, saved: RunConfig, current: RunConfig) -> RunConfig:
+    """The facts of one rank as far as they are to be compared: what is saved are those of rank 0.
+
+    Ranks may have files, hyperparameters and code of their own, so those are compared by rank 0 alone.
+    """
+    if rank == 0:
+        return current
+    shared = {name: fact for name, fact in current.items() if not _OF_RANK.fullmatch(name)}
+    return shared | {name: fact for name, fact in saved.items() if _OF_RANK.fullmatch(name)}
 
 
 def diff(saved: RunConfig, current: RunConfig) -> tuple[Difference, ...]:

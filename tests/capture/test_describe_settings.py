@@ -9,7 +9,7 @@ from torch import nn
 
 from resume_core.capture.describe_data import global_batches
 from resume_core.capture.describe_settings import describe_hparams, describe_modules
-from resume_core.capture.runconfig import diff
+from resume_core.capture.runconfig import as_seen_by, diff
 from resume_core.state import Fact
 
 
@@ -95,6 +95,18 @@ def test_a_hyperparameter_that_says_another_change_again_is_one_row():
 
 def test_a_hyperparameter_that_is_new_in_the_code_blocks_nothing():
     assert {d.severity for d in diff(hparams(), hparams(label_smoothing=0.0))} == {"info"}
+
+
+def test_secrets_among_hyperparameters_are_masked():
+    found = describe_hparams({"api_key": "abcdefgh", "model": {"hf_token": "x"}, "url": "https://me:pass@host/x"})
+    assert [fact.value for fact in found.values()] == ["***", "***", "https://***@host/x"]
+
+
+def test_what_ranks_have_of_their_own_is_compared_by_the_first_alone():
+    own = {**describe_hparams({"shard": 0}), "data.0.dataset.files": Fact("a"), "data.0.dataset.length": Fact(4)}
+    other = {**describe_hparams({"shard": 1}), "data.0.dataset.files": Fact("b"), "data.0.dataset.length": Fact(5)}
+    assert {d.name for d in diff(own, as_seen_by(1, own, other))} == {"data.0.dataset.length"}
+    assert {d.name for d in diff(own, as_seen_by(0, own, other))} == set(own)
 
 
 def test_a_global_batch_is_what_a_step_takes():

@@ -37,6 +37,10 @@ def assert_as_expected(name, result, rank=0):
         assert len(warnings) == len(said)
         assert all(fact in message for fact in said for message in warnings)
         return
+    assert result["is_untouched"]
+    assert result["attempts"] == 1
+    if rank and result["message"].startswith("on rank 0"):  # it has other files, say, and must not begin alone
+        return
     expected = REFUSED[name][2]
     named = {fact.replace(".layers", "") for fact in result["refused"]}
     assert expected & named, result["refused"]
@@ -45,8 +49,6 @@ def assert_as_expected(name, result, rank=0):
         (row,) = [line for line in result["message"].splitlines() if fact in line.split()]
         shown = row.split(fact, 1)[1]
         assert all(value in shown for value in (told(saved), told(current)))
-    assert result["is_untouched"]
-    assert result["attempts"] == 1
 
 
 def told(value):
