@@ -37,7 +37,7 @@ def assert_as_expected(name, result, rank=0):
         assert len(warnings) == len(said)
         assert all(fact in message for fact in said for message in warnings)
         return
-    assert result["is_untouched"]
+    assert result.get("is_untouched"), "it was not refused, or loaded"
     assert result["attempts"] == 1
     if rank and result["message"].startswith("on rank 0"):  # it has other files, say, and must not begin alone
         return
