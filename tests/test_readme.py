@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import runpy
@@ -57,7 +58,8 @@ def test_a_snippet_runs(tmp_path, monkeypatch, snippet):
 
 def sources():
     """What the packages can say: their source, with strings that are joined by the parser joined."""
-    code = "\n".join(path.read_text() for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py")))
+    folders = [Path(importlib.import_module(name).__file__).parent for name in PACKAGES]
+    code = "\n".join(path.read_text() for folder in folders for path in sorted(folder.rglob("*.py")))
     return re.sub(r'"\s*\n\s*f?"', "", code).replace("{{", "{").replace("}}", "}")
 
 
