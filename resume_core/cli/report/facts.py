@@ -161,7 +161,10 @@ def report(url: str, options: Mapping[str, Any] | None = None) -> Report:
         OSError: the store cannot be read.
     """
     lineage = open_lineage(url, None, options).glance()
-    attempts, notes = lineage.attempts()[-_MOST_ATTEMPTS:], [str(error) for error in lineage.damaged()]
+    attempts, notes = lineage.attempts(), [str(error) for error in lineage.damaged()]
+    if len(attempts) > _MOST_ATTEMPTS:
+        notes.append(f"{len(attempts) - _MOST_ATTEMPTS} older attempts are left out")
+        attempts = attempts[-_MOST_ATTEMPTS:]
     if not attempts:
         raise CheckpointNotFoundError(
             " ".join([f"{url} is no directory of a run: there is no attempt in it.", *notes]), path=url
