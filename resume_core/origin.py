@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from resume_core.capture.runconfig import ABSENT, Difference
+from resume_core.capture.runconfig import ABSENT, Accepted, Difference
 from resume_core.errors import ConfigChangedError
 from resume_core.policy import Changes
 from resume_core.storage import digest_file, open_store
@@ -68,7 +68,7 @@ def find_origin(path: str | os.PathLike[str]) -> Origin:
     return Origin(place, size_bytes, digest)
 
 
-def check_origin(recorded: Origin | None, path: str, changes: Changes, log: logging.Logger, *, run: str) -> None:
+def check_origin(recorded: Origin | None, path: str, changes: Changes, log: logging.Logger, *, run: str) -> Accepted:
     """Compare a checkpoint that the user names with the one that the run started from.
 
     Args:
@@ -78,24 +78,28 @@ def check_origin(recorded: Origin | None, path: str, changes: Changes, log: logg
         log: where messages go.
         run: the run's directory, for messages.
 
+    Returns:
+        The difference, if there is one, and why it was accepted.
+
     Raises:
         ConfigChangedError: it is another one; nothing was loaded.
     """
     given = find_origin(path)
     if recorded is not None and recorded.is_same(given):
-        return
+        return Accepted()
     started = "began without one" if recorded is None else f"started from {recorded}"
     message = f"ckpt_path names {given}, but the run in {run} {started}"
+    difference = Difference(ORIGIN, ABSENT if recorded is None else str(recorded), str(given), "run")
     if changes.accepts(ORIGIN):
         log.info("%s; allowed", message)
-    elif changes.otherwise == "warn":
+        return Accepted(allowed=(difference,))
+    if changes.otherwise == "warn":
         log.warning("%s", message)
-    else:
-        saved = ABSENT if recorded is None else str(recorded)
-        raise ConfigChangedError(
-            f"{message}. Nothing was loaded. To go on with this run, take ckpt_path out, give the one it started from, "
-            f'or accept that it is passed over: Changes(allow=("{ORIGIN}",)). To start from the other one, use another '
-            "directory.",
-            differences=(Difference(ORIGIN, saved, str(given), "run"),),
-            path=run,
-        )
+        return Accepted(warned=(difference,))
+    raise ConfigChangedError(
+        f"{message}. Nothing was loaded. To go on with this run, take ckpt_path out, give the one it started from, "
+        f'or accept that it is passed over: Changes(allow=("{ORIGIN}",)). To start from the other one, use another '
+        "directory.",
+        differences=(difference,),
+        path=run,
+    )

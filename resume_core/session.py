@@ -120,7 +120,7 @@ class Session:
         self._restored: Restored | None = None
         self._origin: Origin | None = None
         self._given: Given | None = None
-        self._accepted = Accepted()
+        self._accepted = self._passed_over = Accepted()
         self.is_over = False
         """Whether the fit had come to its end before: nothing is left to be trained. Known after `start`."""
         self._attempt: Attempt | None = None
@@ -156,7 +156,7 @@ class Session:
         for ref in candidates if named else ():
             with contextlib.suppress(CorruptCheckpointError, CheckpointNotFoundError):  # `start` says so
                 origin = read_origin(self._seen, ref)
-                check_origin(origin, path, self._changes, self._log, run=self._store.url)
+                self._passed_over = check_origin(origin, path, self._changes, self._log, run=self._store.url)
                 break
         return None
 
@@ -355,7 +355,8 @@ class Session:
     def _open(self, progress: Progress) -> Attempt:
         """Claim the attempt. What is on the scratch alone becomes its first checkpoint."""
         restored = self._restored
-        info = {"provenance": dict(self._provenance), "accepted": self._accepted.record(), "key": self._key}
+        accepted = self._passed_over.record() + self._accepted.record()
+        info = {"provenance": dict(self._provenance), "accepted": accepted, "key": self._key}
         info |= {"keep": asdict(self._keep), "restored_digest": restored and restored.digest, **self._origin_fact}
         # a fit after another one goes on from live objects that are what that one had saved at its end
         origin = restored.ref if restored else self._fits.origin

@@ -169,10 +169,12 @@ PASSED: dict[str, tuple[dict[str, Any], Any]] = {
     "later end": ({"epochs": 3}, None),
     "how often it saves": ({"every": 3}, None),
     "no ids of samples": ({"sample_ids": None}, None),
+    "an older release": ({}, None),
 }
 SAVED_WITH = {
     "patch version": {"packages.torch": "9.9.0", "packages.numpy": "1.2.3"},
     "commit": {"code.commit": "1" * 40},
+    "an older release": {},
 }
 WARNED = {
     "version": "packages.torch",

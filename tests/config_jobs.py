@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from config_cases import BASE, PASSED, REFUSED, SAVED_WITH, rewrite
 
+from resume_core.capture.facts_version import FACTS, is_new
 from resume_core.storage import Manifest
 
 CUT = 5  # the newest checkpoint that the killed run has left
@@ -76,7 +77,7 @@ class Cases:
                 if int(path.name.partition("-")[2].partition(".")[0]) > CUT:
                     shutil.rmtree(path)
             if name in SAVED_WITH:
-                _resave(folder / "ckpt", SAVED_WITH[name])
+                _resave(folder / "ckpt", SAVED_WITH[name], is_old=name == "an older release")
         if around is not None:
             block = self.around(around, folder) or block
         self.meet_if_begun()
@@ -99,11 +100,15 @@ class Cases:
         return around()
 
 
-def _resave(directory: Path, facts: dict[str, Any]) -> None:
+def _resave(directory: Path, facts: dict[str, Any], *, is_old: bool) -> None:
     """The checkpoints as they would have been written elsewhere."""
     for path in directory.glob("*/*/manifest.json"):
         manifest = Manifest.from_bytes(path.read_bytes(), path=str(path))
-        manifest.header["config"]["info"].update(facts)
+        config = manifest.header["config"]
+        config["info"].update(facts)
+        for severity in config if is_old else ():
+            config[severity] = {name: value for name, value in config[severity].items() if not is_new(name, {})}
+        config["info"].pop(FACTS if is_old else "", None)
         path.write_bytes(manifest.to_bytes())
 
 

@@ -15,13 +15,17 @@ from resume_core.capture.plain import words
 
 __all__ = ["is_fleeting"]
 
-_PLACES = "dir directory folder path paths file files filename root url uri bucket host hostname node nodes addr port"
-_IDENTITIES = "id ids uuid pid job user project entity tag tags notes version commit sha run exp experiment"
+_PLACES = "dir directory folder path paths file files filename root url uri bucket cwd"
+_MACHINES = "host hostname node nodes machine addr port slurm env"
+_IDENTITIES = "id ids uuid pid job user project entity tag tags notes version commit branch git sha run exp experiment"
+_STARTS = "attempt attempts restart restarts retry retries command cmd argv"
 _TIMES = "time timestamp date"
 _RESOURCES = "epochs workers worker cpus gpus devices device accelerator strategy world threads processes prefetch"
 _REPORTS = "log logs logger logging verbose debug progress wandb tensorboard mlflow print eval val validation test"
 _KEPT = "save ckpt checkpoint checkpoints resume cache tmp temp"
-_FLEETING_WORDS = frozenset(" ".join((_PLACES, _IDENTITIES, _TIMES, _RESOURCES, _REPORTS, _KEPT)).split())
+_FLEETING_WORDS = frozenset(
+    " ".join((_PLACES, _MACHINES, _IDENTITIES, _STARTS, _TIMES, _RESOURCES, _REPORTS, _KEPT)).split()
+)
 _FLEETING_NAMES = {"name", "rank", "local_rank", "global_rank", "max_steps", "num_steps", "total_steps", "steps"}
 _FLEETING_NAMES |= {"train_steps", "max_train_steps", "num_training_steps"}
 _CLOCKS = ((1e9, 2e10), (1e12, 2e13), (1e18, 2e19))  # seconds, milliseconds and nanoseconds since 1970

@@ -108,6 +108,7 @@ def test_what_an_older_release_knew_as_well_is_a_change():
         ("name", "red"), ("run_name", "red-7"), ("num_workers", 4), ("max_epochs", 9), ("max_steps", 900), ("port", 1),
         ("x", "/tmp/abc"), ("x", "2026-11-30"), ("x", "12:30"), ("x", "<Foo object>"), ("x", "a1b2c3d4e5"),
         ("x", ["a", "/tmp/b"]), ("x", {"host": "b"}), ("checkpoint", "b"), ("x", 4711123456.0), ("log_every", 5),
+        ("restart_count", 3), ("SLURM_RESTART", 1),
     ],
 )  # fmt: skip
 def test_values_that_differ_by_themselves_are_fleeting(name, value):

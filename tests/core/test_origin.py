@@ -22,7 +22,7 @@ def file(tmp_path):
 
 
 def check(recorded, path, **changes):
-    check_origin(recorded, str(path), Changes(**changes), LOG, run="the-run")
+    return check_origin(recorded, str(path), Changes(**changes), LOG, run="the-run")
 
 
 def test_a_file_is_the_same_wherever_it_lies(file, tmp_path):
@@ -46,7 +46,8 @@ def test_of_a_file_that_is_gone_the_path_tells(file, tmp_path):
 
 
 def test_a_change_can_be_allowed_or_warned_of(file, caplog):
-    check(None, file, allow=("origin",))
+    (allowed,) = check(None, file, allow=("origin",)).record()
+    assert (allowed["name"], allowed["accepted_as"]) == ("origin", "allowed")
     assert not [r for r in caplog.records if r.levelno == logging.WARNING]
     check(None, file, otherwise="warn")
     assert "began without one" in caplog.text
