@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 from accelerate_resume.plugin import ResumePlugin
-from resume_core.policy import Changes, Keep, Preemption, SaveEvery
+from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch
 
 if TYPE_CHECKING:
     from accelerate_resume.trainer import TrainerResumeCallback
 
-__all__ = ["ResumePlugin", "TrainerResumeCallback", "SaveEvery", "Keep", "Changes", "Preemption"]
+__all__ = ["ResumePlugin", "TrainerResumeCallback", "SaveEvery", "Keep", "Changes", "Preemption", "Check", "Watch"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,8 +4,8 @@ Internals used (Accelerate 1.15):
 
 - ``Accelerator``: the lists ``_models``, ``_optimizers``, ``_schedulers``, ``_dataloaders``, ``_custom_objects``;
   ``step``, ``scaler``, ``gradient_state``, ``dataloader_config``. Shadowed on the instance are ``backward``,
-  ``skip_first_batches``, and what ``prepare`` calls there: ``prepare_data_loader``, ``prepare_model`` and
-  ``prepare_optimizer``.
+  ``clip_grad_norm_``, ``clip_grad_value_``, ``skip_first_batches``, and what ``prepare`` calls there:
+  ``prepare_data_loader``, ``prepare_model`` and ``prepare_optimizer``.
 - ``GradientState``: ``sync_gradients``, ``num_steps``, ``plugin_kwargs``, ``dataloader_references``,
   ``_remove_dataloader``.
 - A prepared loader (``DataLoaderShard``, ``DataLoaderDispatcher``): ``base_dataloader``, ``iteration``,
@@ -224,6 +224,12 @@ class Accelerated:
     def schedulers(self) -> list[Any]:
         """Torch's own."""
         return [getattr(scheduler, "scheduler", scheduler) for scheduler in self.accelerator._schedulers]
+
+    @property
+    def scale(self) -> float | None:
+        """Of the loss, None where it is not scaled."""
+        scaler = self.accelerator.scaler
+        return None if scaler is None else float(scaler.get_scale())
 
     @property
     def registered(self) -> list[Any]:

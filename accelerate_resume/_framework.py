@@ -40,7 +40,8 @@ from resume_core.capture.runconfig import (
 )
 from resume_core.capture.weights import refuse_new_shapes, shapes, size_bytes, versioned
 from resume_core.errors import ResumeError, UnsupportedStateError
-from resume_core.state import Fact, Progress, State
+from resume_core.evidence import Observer
+from resume_core.state import Fact, Progress, State, Vitals
 
 __all__ = ["AcceleratorFramework"]
 
@@ -64,11 +65,15 @@ class AcceleratorFramework:
             self.rests.end,
             self._evaluate,
             is_foreign=lambda: self._accelerated.iterates_unknown,
+            given=lambda batch: self.observer.batch(batch),
         )
         self.counters = Counters({})
         self.tracked: dict[str, Any] = {}
         self.limits: Mapping[str, float] = {}
         self.seed = Fact(None, "info")
+        self.observer = Observer()
+        """Told of batches, losses and gradients."""
+        self._has_clipped = False
         self.stranded: Callable[[Progress, BaseException], None] = lambda progress, error: None
         """Called when an exception came while a batch was fetched, right behind a boundary."""
         self._data_facts: dict[str, Fact] = {}
@@ -88,6 +93,8 @@ class AcceleratorFramework:
         self._accelerated.around("prepare_model", self._prepare_model)
         self._accelerated.around("prepare_optimizer", self._prepare_optimizer)
         self._accelerated.around("backward", self._backward)
+        self._accelerated.around("clip_grad_norm_", self._clip_norm)
+        self._accelerated.around("clip_grad_value_", self._clip_value)
         self._accelerated.around("skip_first_batches", self._skip_first_batches)
         self._accelerated.around("init_trackers", self._init_trackers)
 
@@ -150,11 +157,13 @@ class AcceleratorFramework:
         prepared = plain(optimizer, *args, **kwargs)
         own = own_optimizer(prepared)
         if self not in [getattr(hook, "__self__", None) for hook in own._optimizer_step_post_hooks.values()]:
+            self.hooks.append(own.register_step_pre_hook(self._before_step))
             self.hooks.append(own.register_step_post_hook(self._stepped))
         return prepared
 
     def _backward(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = plain(*args, **kwargs)
+        self.observer.loss(args[0] if args else kwargs.get("loss"))
         self.tracker.trained()
         return result
 
@@ -165,7 +174,23 @@ class AcceleratorFramework:
         self._hparams = config if isinstance(config, Mapping) else {}
         return plain(project_name, config, *args, **kwargs)
 
+    def _clip_norm(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        norm = plain(*args, **kwargs)  # of the gradients before, and unscaled
+        self._has_clipped = True
+        self.observer.clipped_norm(norm)
+        return norm
+
+    def _clip_value(self, plain: Callable[..., Any], parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._accelerated.scale is None:  # else they are unscaled in there
+            parameters, self._has_clipped = list(parameters), True
+            self.observer.norm_of(parameters)
+        return plain(parameters, *args, **kwargs)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self.observer.gradients(optimizer, with_norm=not self._has_clipped)
+
     def _stepped(self, *_: Any) -> None:
+        self._has_clipped = False
         self.tracker.trained()  # by a script that calls backward itself
         self.tracker.counts.step += 1
 
@@ -363,6 +388,21 @@ class AcceleratorFramework:
                 path="prepare",
             )
         refuse_new_shapes(self._shapes, weights)
+
+    def parts(self, state: State | None) -> dict[str, Any]:
+        """Weights, and the state of optimizers, schedulers and loss scaling: saved, or live where ``state`` is None."""
+        training = self._accelerated.capture_training() if state is None else state.training["accelerator"]
+        found = {name: training[name] for name in ("optimizers", "schedulers", "scaler")}
+        return {"weights": self._weights() if state is None else state.model, **found}
+
+    def vitals(self) -> Vitals:
+        """Parameters, optimizers, the scale of the loss, and where the loaders stand."""
+        return Vitals(
+            parameters=self._parameters,
+            optimizers=self._accelerated.optimizers,
+            scale=self._accelerated.scale,
+            samples=self.tracker.samples(self.ranks.size),
+        )
 
     def apply(self, state: State) -> None:
         """Put the state into the live objects now; what code may still change, once more on arrival."""

@@ -48,6 +48,7 @@ class Calls:
         before_window: the batches of a window are about to be taken.
         stranded: an exception came while they were.
         before_batch: a batch inside a window is about to be trained on.
+        given: what is trained on, right before that.
         after_batch: its gradients are there.
         is_through: the loop over epochs is through.
         evaluation: a block in which the Trainer evaluates.
@@ -61,6 +62,7 @@ class Calls:
     before_window: Callable[[], None]
     stranded: Callable[[BaseException], None]
     before_batch: Callable[[], None]
+    given: Callable[[Any], None]
     after_batch: Callable[[], None]
     is_through: Callable[[], None]
     evaluation: Callable[[], contextlib.AbstractContextManager[None]]
@@ -224,6 +226,7 @@ class HfTrainer(HfState):
     def _training_step(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self.window.left < self.window.size:
             self.calls.before_batch()
+        self.calls.given(args[1] if len(args) > 1 else kwargs.get("inputs"))
         loss = plain(*args, **kwargs)
         self.window.left -= 1
         self.calls.after_batch()

@@ -262,6 +262,14 @@ class TrackedLoader:
             one.carried, one.inner = True, False
         self._pending = []
 
+    def samples(self, one: Pass, num_batches: int, num_ranks: int) -> dict[str, Any]:
+        """Which samples the last of ``num_batches`` of a pass has, as strict JSON; nothing where it cannot be known."""
+        found: dict[str, Any] = {"num_batches": num_batches, "position": None, "ids": None, "num_samples": 0}
+        if self.handle is not None and one.round is not None:
+            at = Mark(one.round.epoch, one.round.round, self.prepared.num_read(num_batches, num_ranks))
+            found |= self.handle.samples(at) | {"num_batches": num_batches}
+        return {"loader": self.slot, "pass": one.index, **found}
+
     # ---- state
 
     def capture(self, how: Capture, *, reads: bool) -> dict[str, Any]:

@@ -25,6 +25,8 @@ _NEEDED: dict[str, tuple[Any, tuple[str, ...]]] = {
             "prepare_model",
             "prepare_optimizer",
             "backward",
+            "clip_grad_norm_",
+            "clip_grad_value_",
             "skip_first_batches",
             "sync_gradients",
         ),

@@ -64,6 +64,7 @@ class Tracker:
         arrive: called when the moment is there that the run goes on from.
         resumes: called when a batch is asked for that is to be trained on.
         evaluates: called when a pass over a loader begins that nothing is trained on.
+        given: called with a batch that may be trained on, before the script gets it.
         stranded: called when an exception came while a batch was fetched, right behind a boundary.
         loaders: by slot.
         counts: how far the run is.
@@ -71,6 +72,7 @@ class Tracker:
         finds_epochs: whether the script has a range of its own, so that epochs are found by their passes.
         is_asked: whether the script takes its epochs from the run, rather than counts them itself.
         is_saved: whether anything is saved at its boundaries.
+        last: the passes that the last batch came from; empty before the first in this process.
     """
 
     boundary: Callable[[bool, bool], None]
@@ -78,12 +80,14 @@ class Tracker:
     stranded: Callable[[BaseException], None] = lambda error: None
     resumes: Callable[[], None] = lambda: None
     evaluates: Callable[[], None] = lambda: None
+    given: Callable[[Any], None] = lambda batch: None
     loaders: dict[int, TrackedLoader] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     is_running: bool = False
     finds_epochs: bool = False
     is_asked: bool = True
     is_saved: bool = True
+    last: list[tuple[TrackedLoader, Pass]] = field(default_factory=list)
     _here: Place = field(default_factory=Place)
     _opened: list[tuple[TrackedLoader, Pass]] = field(default_factory=list)
     _destination: Place | None = None
@@ -227,6 +231,7 @@ class Tracker:
             self._arrive_at(AT_FETCH, loader, one)
         one.num_batches += 1
         one.fresh, one.at_end = True, loader.prepared.is_at_end
+        self.given(batch)
         return batch
 
     def _ask_over(self, loader: TrackedLoader, one: Pass) -> None:
@@ -294,10 +299,15 @@ class Tracker:
             return
         self.counts.batch += 1
         self.counts.epoch_batch += 1
+        self.last = fresh
         for loader, one in fresh:
             one.fresh, one.trained, loader.trains = False, True, True
         if self.counts.epoch_slot < 0:
             self.counts.epoch_slot = fresh[0][0].slot
+
+    def samples(self, num_ranks: int) -> list[dict[str, Any]]:
+        """Which samples the last batch had, by loader; see `TrackedLoader.samples`."""
+        return [loader.samples(one, one.num_batches, num_ranks) for loader, one in self.last]
 
     # ---- state
 

@@ -187,6 +187,12 @@ class TrainerTracker(Tracker):
         """What kind of boundary the run goes on from, until it does."""
         return None if self._destination is None else self._destination.kind
 
+    def samples(self, num_ranks: int) -> list[dict[str, Any]]:
+        """Which samples the last batch had; the Trainer takes those of a whole window at once."""
+        if self.train is None:
+            return []
+        return [self.train.samples(self.one, self.counts.epoch_batch, num_ranks)]
+
     def redirect(self, kind: str) -> None:
         """A limit has changed since: another boundary is the one to go on from."""
         self._here = self._destination = Place(kind)
@@ -229,6 +235,7 @@ class TrainerFramework(AcceleratorFramework):
             before_window=lambda: loop.reach(AT_FETCH),
             stranded=self._strand,
             before_batch=lambda: loop.reach(AT_FETCH),
+            given=lambda inputs: self.observer.batch(inputs),
             after_batch=loop.count_batch,
             is_through=loop.arrive_now,
             evaluation=lambda: self.rests.pause(EVALUATION),
@@ -358,6 +365,12 @@ class TrainerFramework(AcceleratorFramework):
         """What an Accelerator's run has, the Trainer's scheduler and its arguments."""
         facts = super().describe() | {name: Fact(as_plain(value)) for name, value in self.hf.arguments.items()}
         return facts | describe_schedulers([self.hf.trainer.lr_scheduler])
+
+    def parts(self, state: State | None) -> dict[str, Any]:
+        """See `AcceleratorFramework.parts`."""
+        found, hf = super().parts(state), self.hf
+        scheduler = hf.trainer.lr_scheduler.state_dict() if state is None else state.training["trainer"]["scheduler"]
+        return {**found, "schedulers": [*found["schedulers"], scheduler]}
 
     def capture(self) -> State:
         """The state at a boundary: live references."""

@@ -135,6 +135,7 @@ class TrainerRun:
             options = {"log": self._log, "fit": self._fit, **self._options}
             self._session = Session(framework, self._directory, **options)
             framework.stranded, framework.rests.pause = self._session.stranded, self._session.pause
+            framework.observer = self._session.observer
         return self._find(self._given) if self._given else None
 
     def _find(self, given: str | bool) -> str | None:

@@ -19,7 +19,7 @@ from resume_core.capture.runconfig import seed_fact
 from resume_core.errors import ResumeError
 from resume_core.folder_session import FolderSession
 from resume_core.options import session_options
-from resume_core.policy import Changes, Keep, Preemption, SaveEvery
+from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch
 from resume_core.session import Session
 from resume_core.state import Ending, Fact, Progress
 
@@ -61,6 +61,8 @@ class ResumePlugin:
         keep: which checkpoints stay.
         changes: what may differ from the run that saved.
         preemption: what to do when the machine is taken away: save at the next boundary, and end the process.
+        check: how the first steps after a resume are compared with what the interrupted run recorded.
+        watch: what to do about losses and gradients that are not finite, or jump.
         storage_options: passed to fsspec.
 
     Raises:
@@ -79,6 +81,8 @@ class ResumePlugin:
         keep: Keep | Mapping[str, Any] | None = None,
         changes: Changes | Mapping[str, Any] | None = None,
         preemption: Preemption | Mapping[str, Any] | None = None,
+        check: Check | Mapping[str, Any] | None = None,
+        watch: Watch | Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._is_off = resume_mode(resume) == "off"
@@ -92,6 +96,8 @@ class ResumePlugin:
             keep=keep,
             changes=changes,
             preemption=preemption,
+            check=check,
+            watch=watch,
             storage_options=storage_options,
         )
         self._directory = self._options.pop("directory")
@@ -294,6 +300,7 @@ class ResumePlugin:
             return framework, self._ask(framework)
         session = self._session = Session(framework, self._directory, log=self._log, **self._options)
         framework.stranded, framework.rests.pause = session.stranded, session.pause
+        framework.observer = session.observer
         self._run(framework, session)
         return framework, session
 

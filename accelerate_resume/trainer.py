@@ -17,7 +17,7 @@ from accelerate_resume._trainer_run import TrainerRun
 from resume_core.candidates import resume_mode
 from resume_core.errors import ResumeError
 from resume_core.options import session_options
-from resume_core.policy import Changes, Keep, Preemption, SaveEvery
+from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch
 
 __all__ = ["TrainerResumeCallback"]
 
@@ -48,6 +48,8 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
         keep: which checkpoints stay.
         changes: what may differ from the run that saved.
         preemption: what to do when the machine is taken away: save at the next boundary, and end the process.
+        check: how the first steps after a resume are compared with what the interrupted run recorded.
+        watch: what to do about losses and gradients that are not finite, or jump.
         storage_options: passed to fsspec.
 
     Raises:
@@ -66,6 +68,8 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
         keep: Keep | Mapping[str, Any] | None = None,
         changes: Changes | Mapping[str, Any] | None = None,
         preemption: Preemption | Mapping[str, Any] | None = None,
+        check: Check | Mapping[str, Any] | None = None,
+        watch: Watch | Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._options = session_options(
@@ -78,6 +82,8 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
             keep=keep,
             changes=changes,
             preemption=preemption,
+            check=check,
+            watch=watch,
             storage_options=storage_options,
         )
         self._directory = self._options.pop("directory")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_resume.callback import ResumeCallback
-    from resume_core.policy import Changes, Keep, Preemption, SaveEvery
+    from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch
 
-__all__ = ["ResumeCallback", "SaveEvery", "Keep", "Changes", "Preemption"]
+__all__ = ["ResumeCallback", "SaveEvery", "Keep", "Changes", "Preemption", "Check", "Watch"]
 
 
 def __getattr__(name: str) -> Any:

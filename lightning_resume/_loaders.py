@@ -131,6 +131,15 @@ class TrainLoaders:
         ]
         return {"loaders": loaders, "num_batches": num_batches, "consumed": consumed}
 
+    def samples(self, num_batches: int) -> list[dict[str, Any]]:
+        """Which samples the last of ``num_batches`` of the epoch has, by loader; empty when that is not known."""
+        marks, _ = self._marks.get(num_batches, ([], None))
+        return [
+            {"loader": place, "pass": [mark.epoch, mark.round], **handle.samples(mark)}
+            for place, (handle, mark) in enumerate(zip(self._handles, marks, strict=False))
+            if handle is not None and mark is not None
+        ]
+
     def release(self) -> None:
         """Give the loaders back as they were."""
         for handle in self._handles:

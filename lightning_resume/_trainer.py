@@ -54,7 +54,7 @@ from resume_core.capture.param_groups import apply_groups, capture_groups, group
 from resume_core.capture.rng import apply_rng, capture_rng, preserved_rng
 from resume_core.capture.weights import refuse_new_shapes, shapes, size_bytes, versioned
 from resume_core.errors import ResumeError
-from resume_core.state import Ending, Fact, Progress, State
+from resume_core.state import Ending, Fact, Progress, State, Vitals
 
 __all__ = ["TrainerAdapter"]
 
@@ -318,6 +318,39 @@ class TrainerAdapter:
         training = {"trainer": capture_marks(self.trainer), "buckets": self._buckets.state()}
         training["groups"] = capture_groups(self.trainer.optimizers, self._parameters, self._groups)
         return {"training": training, "rank": rank}
+
+    def parts(self, state: State | None) -> dict[str, Any]:
+        """Weights, and the state of optimizers, schedulers and loss scaling: saved, or live where ``state`` is None."""
+        strategy, precision = self.trainer.strategy, self.trainer.strategy.precision_plugin
+        if state is None:
+            return {
+                "weights": strategy.lightning_module_state_dict(),
+                "optimizers": [strategy.optimizer_state(optimizer) for optimizer in self.trainer.optimizers],
+                "schedulers": [config.scheduler.state_dict() for config in self.trainer.lr_scheduler_configs],
+                "scaler": precision.state_dict(),
+            }
+        checkpoint = state.training["checkpoint"]
+        return {
+            "weights": checkpoint.get(WEIGHTS_BESIDE_THE_AVERAGE, state.model),
+            "optimizers": checkpoint.get("optimizer_states", []),
+            "schedulers": checkpoint.get("lr_schedulers", []),
+            "scaler": checkpoint.get(type(precision).__qualname__, {}),
+        }
+
+    def vitals(self) -> Vitals:
+        """Parameters, optimizers, the scale of the loss, and where the loaders stand."""
+        scaler, num_batches = self.scaler, int(self._epoch.batch_progress.current.completed)
+        return Vitals(
+            parameters=self._parameters,
+            optimizers=self.trainer.optimizers,
+            scale=None if scaler is None else float(scaler.get_scale()),
+            samples=self._data.train.samples(num_batches),
+        )
+
+    @property
+    def scaler(self) -> Any:
+        """Of the loss, None where it is not scaled."""
+        return getattr(self.trainer.strategy.precision_plugin, "scaler", None)
 
     def live_weights(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers that nothing but `apply` would load; see `_weights`."""

@@ -25,7 +25,7 @@ from resume_core.embedded import EmbeddedSession, Given, look_for_entry
 from resume_core.entry import ENTRY
 from resume_core.errors import ResumeError
 from resume_core.options import session_options
-from resume_core.policy import Changes, Keep, Preemption, SaveEvery
+from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch
 from resume_core.session import Session
 from resume_core.state import Ending, Progress
 
@@ -67,6 +67,8 @@ class ResumeCallback(Callback):
         keep: which checkpoints stay.
         changes: what may differ from the run that saved.
         preemption: what to do when the machine is taken away: save at the next boundary, and end the process.
+        check: how the first steps after a resume are compared with what the interrupted run recorded.
+        watch: what to do about losses and gradients that are not finite, or jump.
         storage_options: passed to fsspec.
 
     Raises:
@@ -88,6 +90,8 @@ class ResumeCallback(Callback):
         keep: Keep | Mapping[str, Any] | None = None,
         changes: Changes | Mapping[str, Any] | None = None,
         preemption: Preemption | Mapping[str, Any] | None = None,
+        check: Check | Mapping[str, Any] | None = None,
+        watch: Watch | Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._options = session_options(
@@ -100,6 +104,8 @@ class ResumeCallback(Callback):
             keep=keep,
             changes=changes,
             preemption=preemption,
+            check=check,
+            watch=watch,
             storage_options=storage_options,
         )
         self._directory = self._options.pop("directory")
@@ -218,8 +224,20 @@ class ResumeCallback(Callback):
             kinds = (package.Trainer, package.Logger)
             self._watch = AttributeWatch(_without_own_state(self._adapter.owners, package), known, kinds)
 
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Take note of what is trained on."""
+        if self._session is not None:
+            self._session.observer.batch(batch)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Take note of the gradients, before they are clipped."""
+        if self._session is not None and self._adapter is not None:
+            self._session.observer.gradients(optimizer, may_overflow=self._adapter.scaler is not None)
+
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Look again early in an epoch."""
+        """Take note of the loss, and look again early in an epoch."""
+        if self._session is not None:
+            self._session.observer.loss(outputs.get("loss") if isinstance(outputs, Mapping) else outputs)
         if batch_idx == _LOOK_AT_BATCH:
             self._name_changes()
 

@@ -11,13 +11,14 @@ from resume_core.errors import (
     CheckpointNotFoundError,
     ConfigChangedError,
     CorruptCheckpointError,
+    DivergedError,
     Preempted,
     ResumeError,
     SaveFailedError,
     SupersededError,
     UnsupportedStateError,
 )
-from resume_core.policy import Changes, Keep, Preemption, SaveEvery
+from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch
 
 if TYPE_CHECKING:
     from resume_core.image import register_leaf
@@ -27,10 +28,13 @@ __all__ = [
     "Keep",
     "Changes",
     "Preemption",
+    "Check",
+    "Watch",
     "Preempted",
     "ResumeError",
     "CheckpointNotFoundError",
     "CorruptCheckpointError",
+    "DivergedError",
     "ConfigChangedError",
     "UnsupportedStateError",
     "SaveFailedError",

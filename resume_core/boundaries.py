@@ -36,6 +36,8 @@ class Boundaries:
         asked: why this rank should leave, None when it should not; a look at it costs next to nothing.
         pauses_s: how long this rank has measured pauses to be, by kind.
         early: whether something has come to this rank that is worth a save; it says so once.
+        alarm: why training should stop, as this rank sees it; None when it should not.
+        holds: whether saves that are due have to wait; alike on all ranks.
     """
 
     def __init__(
@@ -46,13 +48,18 @@ class Boundaries:
         asked: Callable[[], str | None] = lambda: None,
         pauses_s: Mapping[str, float] | None = None,
         early: Callable[[], bool] = lambda: False,
+        alarm: Callable[[], str | None] = lambda: None,
+        holds: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._alarm, self._holds = alarm, holds
         self._ranks, self._schedule, self._saves, self._asked, self._early = ranks, schedule, saves, asked, early
         self._measured_s = {} if pauses_s is None else pauses_s
         self.pauses_s = self._measured_s if ranks.size == 1 else {}
         """Those of rank 0, as all ranks know them."""
         self.leaving: str | None = None
         """Why all ranks save and leave at the boundary of the last meeting; None when they train on."""
+        self.alarm: str | None = None
+        """Why all ranks stop there."""
         self._requested = self._anywhere = False
         self._met = (0, 0.0)  # the batch of the last meeting, and when that was
         self._meet_at = 0  # the batch of the next
@@ -82,7 +89,8 @@ class Boundaries:
             return True
         if self._ranks.size == 1:
             self._requested = self._early()
-            return self._requested or self._saves.has_ended or self._schedule.due(progress) or self._asked() is not None
+            has_reason = self._alarm() is not None or self._asked() is not None
+            return self._requested or self._saves.has_ended or self._schedule.due(progress) or has_reason
         return progress.batch >= self._meet_at or self._schedule.due_by_count(progress)
 
     def meet(self, progress: Progress) -> list[Any] | None:
@@ -101,6 +109,7 @@ class Boundaries:
             "outcomes": self._saves.outcomes(),
             "asked": self._asked(),
             "early": self._early(),
+            "alarm": self._alarm(),
             "pauses_s": {**self._measured_s},
         }
         decision = self._ranks.agree("a boundary", mine, lambda values: self._decide(progress, values))
@@ -109,7 +118,7 @@ class Boundaries:
             self._schedule.failed(self._saves.num_failed_in_a_row)
         elif self._ranks.is_first and decision["outcomes"]["far"][0] == "done":
             self._schedule.learn()
-        self._requested, self.leaving = decision["requested"], decision["leaving"]
+        self._requested, self.leaving, self.alarm = decision["requested"], decision["leaving"], decision["alarm"]
         if self._ranks.size > 1:
             self.pauses_s = decision["pauses_s"]
         place: list[Any] | None = decision["place"]
@@ -208,12 +217,14 @@ class Boundaries:
         is_early = any(value["early"] for value in values)
         requested = self._requested or is_early or progress.is_last or self._schedule.due(progress)
         between = progress.is_last or not progress.in_window or self._anywhere
-        leaving = first_asked(values)
-        can_save = requested and between and leaving is None and self._saves.can_take(outcomes)
+        leaving, alarm = first_asked(values), first_asked(values, "alarm")
+        trains_on = leaving is None and alarm is None
+        can_save = requested and between and trains_on and not self._holds() and self._saves.can_take(outcomes)
         return {
             "outcomes": outcomes,
             "requested": requested,
             "leaving": leaving,
+            "alarm": alarm,
             "pauses_s": values[0]["pauses_s"],
             "place": self._saves.next_place(progress.step) if can_save else None,
             "meet_at": progress.batch + self._batches_to_go(progress),
@@ -227,9 +238,9 @@ class Boundaries:
         return max(1, min(int(_MEET_S / batch_s), _MAX_BATCHES_APART)) if batch_s > 0 else 1
 
 
-def first_asked(values: Sequence[Mapping[str, Any]]) -> str | None:
+def first_asked(values: Sequence[Mapping[str, Any]], name: str = "asked") -> str | None:
     """Why the first of the ranks that were asked to leave should, with its number; None when none was."""
-    found = [(rank, value["asked"]) for rank, value in enumerate(values) if value["asked"] is not None]
+    found = [(rank, value[name]) for rank, value in enumerate(values) if value[name] is not None]
     if not found:
         return None
     rank, why = found[0]

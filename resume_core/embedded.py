@@ -20,6 +20,7 @@ from resume_core.capture.rng import derive
 from resume_core.capture.runconfig import Accepted, check
 from resume_core.entry import ENTRY, Entry, Incomplete, decode
 from resume_core.errors import ResumeError, UnsupportedStateError
+from resume_core.evidence import Observer
 from resume_core.framework import Framework
 from resume_core.origin import ORIGIN
 from resume_core.policy import Changes
@@ -116,6 +117,8 @@ class EmbeddedSession:
     """Saving is the framework's own affair."""
     is_over = False
     """So is whether anything is left to be trained."""
+    observer = Observer()
+    """Nothing is recorded."""
 
     def __init__(self, framework: Framework, *, changes: Changes | None = None, log: logging.Logger) -> None:
         self._framework = framework

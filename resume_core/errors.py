@@ -8,7 +8,8 @@
     ├── ConfigChangedError        the run differs from the one that saved; nothing was loaded
     ├── UnsupportedStateError     a value that no checkpoint of ours can hold; refused at the first save
     ├── SaveFailedError           a save did not reach the store (chained to what stopped it)
-    └── SupersededError           a newer attempt of the run has started; this one must stop
+    ├── SupersededError           a newer attempt of the run has started; this one must stop
+    └── DivergedError             the run is not what it was, or its loss is not what it should be; see `Check`, `Watch`
 
 `Preempted` is no error but a ``SystemExit``: the run was saved, and the machine is wanted. Mistakes of the caller stay
 ``ValueError`` and ``TypeError``.
@@ -63,6 +64,13 @@ class SaveFailedError(ResumeError):
 
 class SupersededError(ResumeError):
     """A newer attempt of the same run has started, so this one may not commit any more."""
+
+
+class DivergedError(ResumeError):
+    """The first steps after a resume differ from the recorded ones, or loss or gradients are out of bounds.
+
+    No checkpoint was altered, and none was taken where it was found.
+    """
 
 
 class Preempted(SystemExit):

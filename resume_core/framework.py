@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from resume_core.ranks import Ranks
-from resume_core.state import Fact, State
+from resume_core.state import Fact, State, Vitals
 
 __all__ = ["Framework"]
 
@@ -58,6 +58,21 @@ class Framework(Protocol):
         Only such that `apply` would overwrite with the saved ones and nothing else: where a hook wants to see them
         first, they are left out. Called after `describe`.
         """
+        ...
+
+    def parts(self, state: State | None) -> Mapping[str, Any]:
+        """What must be the same in a checkpoint and in the live objects when the first batch is trained on.
+
+        Args:
+            state: that was read; None for the live objects.
+
+        Returns:
+            Of the one as of the other ``weights``, ``optimizers``, ``schedulers`` and ``scaler``, as far as there are.
+        """
+        ...
+
+    def vitals(self) -> Vitals:
+        """What the run shows of itself; asked at any boundary, and before training begins."""
         ...
 
     def apply(self, state: State) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import sys
 import threading
@@ -35,6 +36,7 @@ PERIOD_S = 60.0
 
 _SOON_S = 5.0  # after a save has ended: frequent saves are told of together
 _MAX_SAVES = 500  # the newest, one by one; of older ones the sum
+_MAX_LOSSES = 400  # points of its curve
 _RECENT = 9  # saves that say what one costs now
 _LAST_WORD_S = 5.0  # that the end of a run waits for its last write
 _MAX_WHY = 300  # characters
@@ -65,6 +67,8 @@ class History:
         self._blocked_s = self._blocked_before_s = 0.0  # by all saves, and by those before the last boundary
         self._saves: dict[str, dict[str, Any]] = {}
         self._earlier = {"saves": 0, "blocked_s": 0.0}
+        self._losses: list[list[Any]] = []
+        self._losses_apart = 1  # steps between two of those that are kept
         self._lock = threading.Lock()
         self._writing: threading.Thread | None = None
         self._put: Callable[[dict[str, Any]], None] | None = None
@@ -153,6 +157,15 @@ class History:
         if error is not None or self._when_left is None:
             self.close(error or SystemExit("the script has ended"))
 
+    def loss(self, step: int, value: float) -> None:
+        """That of an optimizer step. Of a long run some hundreds are kept, evenly apart."""
+        if step % self._losses_apart:
+            return
+        self._losses.append([step, value if math.isfinite(value) else str(value)])
+        if len(self._losses) > _MAX_LOSSES:
+            self._losses_apart *= 2
+            self._losses = [point for point in self._losses if point[0] % self._losses_apart == 0]
+
     # ---- what is known
 
     @property
@@ -219,6 +232,7 @@ class History:
             "cause": None,
             "why": None,
             "earlier": {name: _rounded(value) for name, value in self._earlier.items()},
+            "losses": [list(point) for point in self._losses],
             "saves": saves,
         }
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from resume_core.candidates import resume_mode
-from resume_core.policy import Changes, Keep, Preemption, SaveEvery, as_policy, plain_options
+from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch, as_policy, plain_options
 from resume_core.storage import absolute
 
 __all__ = ["session_options"]
@@ -24,6 +24,8 @@ def session_options(
     keep: Keep | Mapping[str, Any] | None,
     changes: Changes | Mapping[str, Any] | None,
     preemption: Preemption | Mapping[str, Any] | None,
+    check: Check | Mapping[str, Any] | None,
+    watch: Watch | Mapping[str, Any] | None,
     storage_options: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Check the arguments of a plugin.
@@ -38,6 +40,8 @@ def session_options(
         keep: likewise.
         changes: likewise.
         preemption: likewise.
+        check: likewise.
+        watch: likewise.
         storage_options: nested containers of any kind.
 
     Returns:
@@ -50,7 +54,8 @@ def session_options(
     resume_mode(resume)
     if directory is None:
         given = {"resume": resume != "auto", "scratch": scratch, "save": save, "keep": keep, "preemption": preemption}
-        _refuse_without_directory(plugin, advice, {**given, "storage_options": storage_options})
+        others = {"check": check, "watch": watch, "storage_options": storage_options}
+        _refuse_without_directory(plugin, advice, {**given, **others})
     return {
         "directory": None if directory is None else absolute(directory),
         "scratch": None if scratch is None else absolute(scratch),
@@ -59,6 +64,8 @@ def session_options(
         "keep": as_policy(Keep, keep, "keep"),
         "changes": as_policy(Changes, changes, "changes"),
         "preemption": as_policy(Preemption, preemption, "preemption"),
+        "check": as_policy(Check, check, "check"),
+        "watch": as_policy(Watch, watch, "watch"),
         "storage_options": plain_options(storage_options),
     }
 

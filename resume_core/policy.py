@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
-__all__ = ["SaveEvery", "Keep", "Changes", "Preemption", "as_notices", "as_policy", "plain_options"]
+__all__ = ["SaveEvery", "Keep", "Changes", "Preemption", "Check", "Watch", "as_notices", "as_policy", "plain_options"]
 
 _Policy = TypeVar("_Policy")
 
@@ -266,3 +266,52 @@ class Preemption:
         _positive("Preemption.max_hours", self.max_hours)
         if not isinstance(self.exit_code, int) or not 0 <= self.exit_code < 256:
             raise ValueError(f"Preemption.exit_code must be a number from 0 to 255, got {self.exit_code!r}")
+
+
+@dataclass(frozen=True)
+class Check:
+    """Evidence: the first steps after a resume are compared with what the interrupted run recorded of them.
+
+    Args:
+        steps: optimizer steps that are recorded after each save, and compared after a resume; 0 turns this off.
+        rtol: relative tolerance for losses, norms and weights, None to choose: exactly on the same hardware and
+            versions where computing is deterministic (the CPU, or `torch.use_deterministic_algorithms`), else 1e-3, and
+            2e-2 for weights of half precision. Positions, sample ids and learning rates are compared exactly anyhow.
+        on_mismatch: ``"warn"`` says so and trains on. ``"stop"`` raises `DivergedError`; until the check is over no
+            scheduled save is taken, so that the checkpoint it went on from stays the newest.
+
+    Raises:
+        ValueError: a number out of range, or another ``on_mismatch``.
+    """
+
+    steps: int = 3
+    rtol: float | None = None
+    on_mismatch: Literal["warn", "stop"] = "warn"
+
+    def __post_init__(self) -> None:
+        _whole("Check.steps", self.steps or 1)
+        if self.rtol is not None and not (isinstance(self.rtol, (int, float)) and 0 <= self.rtol < 1):
+            raise ValueError(f"Check.rtol must be a number from 0 to below 1 or None, got {self.rtol!r}")
+        if self.on_mismatch not in ("warn", "stop"):
+            raise ValueError(f'Check.on_mismatch must be "warn" or "stop", got {self.on_mismatch!r}')
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What is watched all along: NaN or infinity in loss or gradients, and jumps of either.
+
+    Args:
+        on: ``"warn"`` says so and trains on, ``"stop"`` raises `DivergedError` at the next boundary, before anything is
+            saved there; ``"off"`` watches nothing.
+
+    Raises:
+        ValueError: none of them.
+    """
+
+    on: Literal["warn", "stop", "off"] = "warn"
+
+    def __post_init__(self) -> None:
+        if not self.on:  # as YAML 1.1 reads the word
+            object.__setattr__(self, "on", "off")
+        if self.on not in ("warn", "stop", "off"):
+            raise ValueError(f'Watch.on must be "warn", "stop" or "off", got {self.on!r}')

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 
-from resume_core.capture.runconfig import Accepted, as_seen_by, check, idle_names, table
+from resume_core.capture.runconfig import Accepted, Difference, as_seen_by, check, idle_names, table
 from resume_core.checkpointer import Checkpointer
 from resume_core.errors import (
     CheckpointNotFoundError,
@@ -32,6 +32,7 @@ from resume_core.storage import CheckpointRef, Lineage, Manifest
 __all__ = [
     "Restored",
     "Restorer",
+    "is_same_machine",
     "read_key",
     "read_origin",
     "read_preamble",
@@ -42,6 +43,7 @@ __all__ = [
 
 _T = TypeVar("_T")
 _DAMAGE, _GONE = "damage", "gone"
+_THREADS = "environment.threads"
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Restored:
         is_promoted: whether it is in the run's directory.
         all_bytes: of the files of all ranks.
         digest: that of its manifest, as it stands there.
+        evidence: what the save knew of the batch behind it, see `resume_core.evidence`.
     """
 
     ref: CheckpointRef
@@ -73,6 +76,7 @@ class Restored:
     is_promoted: bool = True
     all_bytes: int = 0
     digest: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Restorer:
@@ -223,6 +227,7 @@ class Restorer:
             is_promoted=self._lineage.store in stores,
             all_bytes=sum(record.size_bytes for record in manifest.files),
             digest=manifest.digest,
+            evidence=header.evidence,
         )
         return restored, state
 
@@ -288,10 +293,10 @@ def read_origin(lineage: Lineage, ref: CheckpointRef) -> Origin | None:
 
 def restore_threads(accepted: Accepted, log: logging.Logger) -> None:
     """Let torch compute with as many threads as the run did: sums are split over them and round accordingly."""
-    difference = next((d for d in accepted.info if d.name == "environment.threads"), None)
+    difference = next((d for d in accepted.info if d.name == _THREADS), None)
     if difference is None or not isinstance(difference.saved, int):
         return
-    if difference.saved <= (os.cpu_count() or 1):
+    if _has_cores(difference):
         torch.set_num_threads(difference.saved)
         log.info("torch computes with %d threads again, as the run did before", difference.saved)
     else:
@@ -300,3 +305,14 @@ def restore_threads(accepted: Accepted, log: logging.Logger) -> None:
             difference.saved,
             os.cpu_count(),
         )
+
+
+def is_same_machine(accepted: Accepted) -> bool:
+    """Whether what is computed there comes out as on the machine that saved, to the last bit."""
+    others = [d for d in (*accepted.allowed, *accepted.warned, *accepted.info) if d.name.startswith("environment.")]
+    return all(d.name == _THREADS and _has_cores(d) for d in others)
+
+
+def _has_cores(threads: Difference) -> bool:
+    """Whether as many threads can be had as were used."""
+    return isinstance(threads.saved, int) and threads.saved <= (os.cpu_count() or 1)

@@ -30,6 +30,7 @@ class Header:
         config: of the run.
         finished: how training had ended, None for a checkpoint from before its end.
         origin: what the run had started from, None when it began anew.
+        evidence: what it knew of the batch behind it; of no use for restoring, and empty when it is not understood.
     """
 
     progress: Progress
@@ -37,6 +38,7 @@ class Header:
     config: RunConfig
     finished: Mapping[str, Any] | None
     origin: Origin | None
+    evidence: Mapping[str, Any]
 
 
 def header_of(manifest: Manifest) -> Header:
@@ -52,7 +54,9 @@ def header_of(manifest: Manifest) -> Header:
         config = from_json(manifest.header["config"])
     except (KeyError, TypeError, ValueError, CorruptCheckpointError) as error:
         raise unclear(manifest, error) from error
-    return Header(progress, key, config, fit_of(manifest)[1], origin_of(manifest))
+    evidence = manifest.header.get("evidence")
+    known = evidence if isinstance(evidence, Mapping) else {}
+    return Header(progress, key, config, fit_of(manifest)[1], origin_of(manifest), known)
 
 
 def origin_of(manifest: Manifest) -> Origin | None:

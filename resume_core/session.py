@@ -35,10 +35,12 @@ from resume_core.embedded import Given, adopt, new_key
 from resume_core.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
+    DivergedError,
     ResumeError,
     SaveFailedError,
     UnsupportedStateError,
 )
+from resume_core.evidence import Evidence, Observer
 from resume_core.finish import Fits, finished_fit, mark
 from resume_core.framework import Framework
 from resume_core.goodput import account
@@ -46,13 +48,13 @@ from resume_core.history import History
 from resume_core.leaving import Leaving
 from resume_core.metrics import BestWatch, metric_entries
 from resume_core.origin import ORIGIN, Origin, check_origin, find_origin
-from resume_core.policy import Changes, Keep, Preemption, SaveEvery
-from resume_core.restore import Restored, Restorer, read_key, read_origin, restore_threads
+from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch
+from resume_core.restore import Restored, Restorer, is_same_machine, read_key, read_origin, restore_threads
 from resume_core.saves import Saves
 from resume_core.schedule import Cadence, Schedule
 from resume_core.scratch import admit
-from resume_core.state import Ending, Progress, RunConfig
-from resume_core.storage import Attempt, CheckpointRef
+from resume_core.state import Ending, Progress, RunConfig, State
+from resume_core.storage import Attempt, CheckpointRef, Slot
 
 __all__ = ["Restored", "Session"]
 
@@ -69,6 +71,8 @@ class Session:
         keep: which checkpoints stay.
         changes: what may differ from the run that saved.
         preemption: what to do when the machine is taken away.
+        check: of the first steps after a resume.
+        watch: what is watched all along.
         storage_options: passed to fsspec.
         fit: the place of this fit among those that the script makes in this directory, from 0.
         log: where messages go.
@@ -88,6 +92,8 @@ class Session:
         keep: Keep | None = None,
         changes: Changes | None = None,
         preemption: Preemption | None = None,
+        check: Check | None = None,
+        watch: Watch | None = None,
         storage_options: Mapping[str, Any] | None = None,
         fit: int = 0,
         log: logging.Logger | None = None,
@@ -107,12 +113,15 @@ class Session:
         self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, self._history, pin=finished_fit)
         self._cadence = Cadence(self._save, self._history, self._log)
         self._best = BestWatch(self._keep, self._log)
+        parts = (self._ranks, self._log, framework.vitals, self._history.loss)
+        self._evidence = Evidence(check or Check(), watch or Watch(), *parts)
         leaving = self._leaving = Leaving(
             preemption or Preemption(), self._ranks, self._lineage.tiers, self._log, lambda: history.slowest_s
         )
         self._boundaries = Boundaries(
             *(self._ranks, Schedule(self._save, self._cadence), self._saves),
             *(self._leaving.asked, self._leaving.pauses_s, self._leaving.early),
+            *(lambda: self._evidence.alarm, lambda: self._evidence.holds_saves),
         )
         self._saved_at: int | None = None  # the batch of the newest save
         self._boundary: Progress | None = None  # the last
@@ -179,6 +188,11 @@ class Session:
     def identity(self) -> tuple[int, RunConfig]:
         """The run's key and config, once it has started."""
         return self._key, self._config
+
+    @property
+    def observer(self) -> Observer:
+        """To be told of batches, losses and gradients."""
+        return self._evidence.observer
 
     @property
     def blocked_s(self) -> float | None:
@@ -280,12 +294,23 @@ class Session:
         self._checkpointer.reserve(self._restored.size_bytes)
         self._origin = self._restored.origin
         self._accepted = self._restored.accepted
+        self._expect(self._restored, state)
         self._framework.apply(state)
         restore_threads(self._accepted, self._log)
         self.is_over = self._fits.is_over(self._restored, self._store.url, self._log)
         if self.is_over and not self._ranks.share("the end state", self._restored.is_promoted):
             self._open(self._restored.progress)  # `end` waits for it
         return self._restored
+
+    def _expect(self, restored: Restored, state: State) -> None:
+        """What was read, and what was recorded behind it, is what the first batches are compared with."""
+        changed = ", ".join(difference.name for difference in _decisive(restored))
+        self._evidence.resume(
+            *(self._store, restored.ref, restored.progress, restored.evidence),
+            is_same_machine=is_same_machine(restored.accepted),
+            reason=f"accepted changes: {changed}" if changed else "",
+        )
+        self._evidence.compare_with(lambda: self._framework.parts(state), lambda: self._framework.parts(None))
 
     def _warn_of_newer(self, ref: CheckpointRef) -> None:
         """A name that stays in a script brings every restart back to it."""
@@ -339,6 +364,8 @@ class Session:
             return
         attempt = self._open(progress)
         self._boundaries.begin(progress)
+        self._evidence.open(self._store, attempt)
+        self._evidence.begin(progress)
         self._history.begin(progress, resumed=self._restored is not None)
         if self._restored is not None:
             self._announce(self._restored, attempt)
@@ -414,6 +441,7 @@ class Session:
         Raises:
             SaveFailedError: the first save of a new run failed, or three saves in a row.
             SupersededError: a newer attempt of the run has started.
+            DivergedError: the check of a resume has found something, or what is watched has.
             UnsupportedStateError: state that first exists after the first step cannot be saved.
             Preempted: a signal or a notice has come to any rank: the run is saved, and the process should end.
             ResumeError: the ranks are not at the same batch, or one did not come to the meeting.
@@ -428,10 +456,13 @@ class Session:
             self._boundaries.settle()
         self._boundary = progress
         self._history.at(progress)
+        self._evidence.boundary(progress)
         if self._leaving.is_long(self._boundaries.pauses_s, ahead) and self._saved_at != progress.batch:
             self._boundaries.request(anywhere=True)
         if self._boundaries.is_meeting(progress):
             place = self._boundaries.meet(progress)
+            if self._boundaries.alarm is not None:
+                raise DivergedError(f"{self._boundaries.alarm}. Nothing was saved there.", step=progress.step)
             if self._boundaries.leaving is not None:
                 self._leave(progress, self._boundaries.leaving)
             if place is not None:
@@ -447,6 +478,7 @@ class Session:
                 self._try(progress, place, "preempted")
 
         self._history.left = why
+        self._evidence.conclude()
         self._leaving.leave(why, progress.step, self._boundaries, save)
 
     def leaves(self, why: str) -> None:
@@ -464,6 +496,8 @@ class Session:
         """
         same = progress == self._boundary and not progress.ends_epoch and self._ranks.size == 1
         if self._attempt is None or self._is_stranded or not same or self._saved_at == progress.batch:
+            return
+        if self._evidence.holds_saves:
             return
         self._is_stranded = True
         what = type(error).__name__
@@ -499,6 +533,7 @@ class Session:
         if self._attempt is None or self.is_over:
             return
         self._history.at(progress)
+        self._evidence.conclude()
         # the end state must not take the place of the save at the last batch: a longer run goes on from that
         self._boundaries.settle(promoted=True)
         place = self._ranks.agree("the end state", None, lambda _: self._saves.next_place(progress.step))
@@ -513,6 +548,7 @@ class Session:
         self._saves.take(self._framework.capture, header, place, progress)
         self._saved_at = progress.batch
         self._boundaries.taken(progress)
+        self._evidence.saved(Slot(*place).name, progress)
 
     def _header(self, progress: Progress, reason: str) -> dict[str, Any]:
         metrics = self._framework.metrics
@@ -527,6 +563,7 @@ class Session:
             "provenance": dict(self._provenance),
             "preamble": dict(self._framework.preamble()),
             "trained_s": round(self._history.trained_s, 6),
+            "evidence": self._evidence.header,
             **self._origin_fact,
         }
 
@@ -562,4 +599,5 @@ class Session:
             raise
         finally:
             self._leaving.stop()
+            self._evidence.close()
             self._history.close(error)

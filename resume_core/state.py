@@ -108,3 +108,20 @@ class Fact:
 
 RunConfig = Mapping[str, Fact]
 """Dotted names to facts, for example ``"data.0.batch_size"`` or ``"optimizer.0.lr"``."""
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """What a framework shows of a run at a boundary, for the record: live references.
+
+    Attributes:
+        parameters: those that are trained, by name.
+        optimizers: torch's own.
+        scale: of the loss, None where it is not scaled.
+        samples: of each loader that the last batch came from, where that stands and which samples it gave; strict JSON.
+    """
+
+    parameters: Mapping[str, torch.Tensor]
+    optimizers: Sequence[torch.optim.Optimizer]
+    scale: float | None
+    samples: Sequence[Mapping[str, Any]]

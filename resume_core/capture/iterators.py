@@ -33,6 +33,7 @@ class Round:
         round: which pass of the epoch.
         num_batches: delivered, those before a resume included.
         positions: samples consumed by number of batches, for the last few and those fetched ahead.
+        units: what the dataset was asked for by number of batches, likewise; none for those before a resume.
         begun: whether an iterator delivers its batches.
         attributes: plain ones of the samplers, before the first index is taken.
         later: the same at the moment that is resumed at, until it has been.
@@ -42,6 +43,7 @@ class Round:
     round: int
     num_batches: int = 0
     positions: dict[int, int] = field(default_factory=lambda: {0: 0})
+    units: dict[int, Any] = field(default_factory=dict)
     begun: bool = False
     attributes: Mapping[str, Any] | None = None
     later: Mapping[str, Any] | None = None
@@ -125,6 +127,7 @@ class LoaderIterator(_Delegate):
         at = self._at = self._handle.live  # an __iter__ of the loader's own may have gone on to another round
         at.num_batches += 1
         at.positions.pop(at.num_batches - _KEEP, None)
+        at.units.pop(at.num_batches - _KEEP, None)
         if at.num_batches not in at.positions and self._is_known:
             self._lose_count()
         return batch

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from resume_core.capture.generators import find_generators, find_global_generators
 from resume_core.capture.iterators import FetchIterator, LoaderIterator, Mark, Round
-from resume_core.capture.order import order, sampler_chain, sampler_salt
+from resume_core.capture.order import order, plain_ids, sampler_chain, sampler_salt
 from resume_core.capture.rng import derive, preserved_rng, seed_rng
 from resume_core.capture.seeding import DataGenerators, SeededCollate, Sent, seeded
 from resume_core.capture.stateful import (
@@ -159,6 +159,23 @@ class ResumableLoader:
             "position": at.positions[mark.num_batches],
             "sampler": first,
             "sampler_later": now,
+        }
+
+    def samples(self, mark: Mark) -> dict[str, Any]:
+        """Which samples the batch before ``mark`` has, as the sampler gave them; plain values.
+
+        Returns:
+            ``num_batches`` and ``position`` at the mark; ``ids``, and how many those are. None for what is not known:
+            the batch was fetched before a resume, or is older than the last few.
+        """
+        at = next((r for r in reversed(self._rounds) if r.holds(mark)), None)
+        unit = None if at is None else at.units.get(mark.num_batches)
+        ids = None if unit is None else plain_ids([unit] if self.loader.batch_sampler is None else unit)
+        return {
+            "num_batches": mark.num_batches,
+            "position": None if at is None else at.positions[mark.num_batches],
+            "ids": ids,
+            "num_samples": 0 if unit is None or ids is None else 1 if self.loader.batch_sampler is None else len(unit),
         }
 
     def passed_over(self, epoch: int, num_batches: int) -> dict[str, Any]:
@@ -305,7 +322,7 @@ class ResumableLoader:
         for unit in units:
             size = 1 if single else len(unit)
             number += 1
-            at.positions[number] = position + size
+            at.positions[number], at.units[number] = position + size, unit
             place = position * apart + rank
             if data is None:
                 yield Sent(unit, seed, place, single, apart)

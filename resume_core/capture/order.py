@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+import xxhash
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -24,11 +26,12 @@ from torch.utils.data import (
 
 from resume_core.capture.generators import OwnedStream, find_generators
 
-__all__ = ["is_plain_batching", "order", "sampler_chain", "sampler_salt", "sequence"]
+__all__ = ["is_plain_batching", "order", "plain_ids", "sampler_chain", "sampler_salt", "sequence"]
 
 _SPLIT = 4096  # indices made into integers at a time
 _DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _END: Any = object()
+_MAX_IDS = 256  # of one batch that are written out
 
 
 def is_plain_batching(batch_sampler: object) -> bool:
@@ -171,3 +174,18 @@ def _one_by_one(units: Iterator[Any], stream: contextlib.AbstractContextManager[
         if unit is _END:
             return
         yield unit
+
+
+def plain_ids(ids: Iterable[Any]) -> list[Any]:
+    """What a sampler gave for one batch, as strict JSON; of a large batch the beginning, and a digest of all."""
+    found = [value if type(value) in (int, str) else _plain_id(value) for value in ids]
+    if len(found) <= _MAX_IDS:
+        return found
+    return [*found[:8], f"… {len(found)} in all, {xxhash.xxh3_64_hexdigest(repr(found).encode())}"]
+
+
+def _plain_id(value: Any) -> Any:
+    try:
+        return operator.index(value)
+    except TypeError:
+        return repr(value)

@@ -3,6 +3,7 @@
 from resume_core.storage.attempt import Attempt
 from resume_core.storage.commit import CheckpointSlots, CheckpointWriter, Slot
 from resume_core.storage.digest import ALGORITHM, CHUNK_BYTES, digest_chunks
+from resume_core.storage.evidence import put_check, put_evidence, read_check, read_evidence
 from resume_core.storage.family import relatives
 from resume_core.storage.histories import PastAttempt, put_history, read_history
 from resume_core.storage.lineage import Lineage
@@ -45,8 +46,12 @@ __all__ = [
     "digest_file",
     "open_store",
     "prune",
+    "put_check",
+    "put_evidence",
     "put_history",
     "rank_file",
+    "read_check",
+    "read_evidence",
     "read_file",
     "read_history",
     "read_manifest",

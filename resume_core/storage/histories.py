@@ -34,6 +34,7 @@ class PastAttempt:
         why: a sentence about that.
         saves: the newest of them, oldest first; each has at least ``path``.
         earlier: how many there were before those, and what they kept training waiting.
+        losses: of some optimizer steps, each with its number; they may be NaN or infinite.
     """
 
     attempt: str
@@ -49,6 +50,7 @@ class PastAttempt:
     why: str | None
     saves: tuple[Mapping[str, Any], ...]
     earlier: Mapping[str, float]
+    losses: tuple[tuple[int, float], ...] = ()
 
 
 def put_history(store: Store, attempt: str, fields: JsonMapping) -> None:
@@ -92,6 +94,7 @@ def read_history(store: Store, attempt: str) -> PastAttempt | None:
             why=fields.optional_text("why"),
             saves=tuple(map(_save, fields.value("saves"))),
             earlier=fields.mapping("earlier"),
+            losses=tuple((int(step), float(loss)) for step, loss in fields.values.get("losses", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptCheckpointError(f"{path} cannot be used: {error}", path=path) from error

@@ -11,6 +11,7 @@ import re
 
 __all__ = [
     "ATTEMPT_FILE",
+    "CHECK_FILE",
     "HISTORY_FILE",
     "MANIFEST_FILE",
     "MODEL_FILE",
@@ -19,6 +20,8 @@ __all__ = [
     "parse_attempt_folder",
     "checkpoint_folder",
     "parse_checkpoint_folder",
+    "evidence_file",
+    "is_report",
     "rank_file",
     "parse_rank_file",
     "part_file",
@@ -33,6 +36,8 @@ __all__ = [
 ATTEMPT_FILE = "attempt.json"
 HISTORY_FILE = "history.json"
 """Beside it: what became of the attempt."""
+CHECK_FILE = "check.json"
+"""Beside it: how the first steps after a resume compared with the recorded ones."""
 MANIFEST_FILE = "manifest.json"
 WEIGHTS_FILE = "weights.json"
 """In place of the manifest where retention has left nothing but the weights."""
@@ -45,6 +50,7 @@ _ATTEMPT = re.compile(r"attempt-([0-9]{4,9})-([0-9a-f]{4})", re.ASCII)
 _CHECKPOINT = re.compile(r"step-([0-9]{9,18})(?:\.([1-9][0-9]{0,8}))?", re.ASCII)
 _RANK = re.compile(r"rank-([0-9]{5,9})(\.safetensors|\.json)", re.ASCII)
 _PART = re.compile(r"part-([0-9]{5,9})\.json", re.ASCII)
+_EVIDENCE = re.compile(r"evidence-([0-9]{5,9})\.json", re.ASCII)
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp", re.ASCII)
 
 
@@ -110,6 +116,16 @@ def parse_rank_file(name: str) -> int | None:
     """The rank a ``rank-`` file belongs to, None when the name is not one."""
     match = _RANK.fullmatch(name)
     return int(match[1]) if match is not None and match[1] == f"{int(match[1]):05d}" else None
+
+
+def evidence_file(rank: int) -> str:
+    """What one rank has recorded behind the saves of an attempt, as in ``evidence-00003.json``."""
+    return f"evidence-{rank:05d}.json"
+
+
+def is_report(name: str) -> bool:
+    """Whether ``name`` is one of the small files beside ``attempt.json`` that tell of the attempt."""
+    return name in (HISTORY_FILE, CHECK_FILE) or _EVIDENCE.fullmatch(name) is not None
 
 
 def part_file(rank: int) -> str:

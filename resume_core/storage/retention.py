@@ -36,11 +36,11 @@ from resume_core.storage.lineage import Lineage, before
 from resume_core.storage.manifest import CheckpointRef, Manifest
 from resume_core.storage.paths import (
     ATTEMPT_FILE,
-    HISTORY_FILE,
     MANIFEST_FILE,
     MODEL_FILE,
     WEIGHTS_FILE,
     is_checkpoint_file,
+    is_report,
     join_key,
     parse_attempt_folder,
     parse_checkpoint_folder,
@@ -209,7 +209,7 @@ def _delete_temporaries(seen: Store, store: Store, attempt: str) -> None:
             for file in _names(seen, folder):
                 if parse_temporary_name(file) is not None and is_checkpoint_file(file):
                     store.delete(join_key(folder, file))
-        elif parse_temporary_name(name) in (ATTEMPT_FILE, HISTORY_FILE):
+        elif (final := parse_temporary_name(name)) is not None and (final == ATTEMPT_FILE or is_report(final)):
             store.delete(folder)
 
 

@@ -164,6 +164,11 @@ class Fields:
         self._where = where
         self._values: dict[str, Any] = value if isinstance(value, dict) else self.fail("an object is expected here")
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """All of them, as they are."""
+        return self._values
+
     def fail(self, problem: str) -> NoReturn:
         """Raise ``CorruptCheckpointError`` that names the file, the place in it and ``problem``."""
         place = f" at {self._where}" if self._where else ""

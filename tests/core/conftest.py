@@ -7,7 +7,7 @@ import torch
 
 from resume_core.ranks import Ranks
 from resume_core.session import Session
-from resume_core.state import Fact, Progress, State
+from resume_core.state import Fact, Progress, State, Vitals
 
 
 class Toy:
@@ -42,6 +42,12 @@ class Toy:
 
     def live_weights(self):
         return {"value": self.value}
+
+    def parts(self, state):
+        return {"weights": {"value": self.value} if state is None else state.model}
+
+    def vitals(self):
+        return Vitals({"value": self.value}, [], None, [])
 
     def apply(self, state):
         self.applied = state

@@ -1,0 +1,6 @@
+"""What shows that a resumed run is the one that was interrupted, and that a run is still healthy."""
+
+from resume_core.evidence.evidence import Evidence
+from resume_core.evidence.observer import Observer
+
+__all__ = ["Evidence", "Observer"]

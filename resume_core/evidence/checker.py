@@ -1,0 +1,133 @@
+"""The check of the first steps after a resume, on one rank; and how those of all ranks are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from resume_core.evidence.compare import Row, compare
+from resume_core.evidence.record import Record, as_number
+from resume_core.state import Progress
+
+__all__ = ["Checker", "merge_results"]
+
+_MAX_PLACES = 20
+_MAX_ROWS = 200  # of one rank in the report
+
+
+class Checker:
+    """Compares batches with what was recorded of them.
+
+    Args:
+        start: where the run goes on.
+        recorded: behind that, by the interrupted run; empty when it recorded nothing.
+        predicted: what the save knew of the next batch, see `Evidence.header`.
+        rtol: relative tolerance for what is computed; None for bit by bit.
+        reason: why nothing that is computed can be compared; empty when it can.
+    """
+
+    def __init__(
+        self,
+        start: Progress,
+        recorded: Sequence[Record],
+        predicted: Mapping[str, Any],
+        *,
+        rtol: float | None = None,
+        reason: str = "",
+    ) -> None:
+        self._start, self._recorded, self._predicted = start, list(recorded), predicted
+        self._rtol, self._reason = rtol, reason
+        self._rows: list[Row] = []
+        self._num_batches = self._num_steps = 0
+        self._step = start.step
+        self._changed: list[str] = []
+        self._num_live = 0
+
+    def live(self, num_places: int, differing: Sequence[str]) -> None:
+        """How many places of the state that was read were compared with the live objects, and which of them differ."""
+        self._num_live, self._changed = num_places, list(differing)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be compared."""
+        if self._reason or not self._recorded:
+            return self._num_batches > 0 and (self._num_steps > 0 or self._num_batches > 1)
+        return self._num_batches >= len(self._recorded)
+
+    def wants_sizes(self, batch: int) -> bool:
+        """Whether norms were recorded at that batch."""
+        return any(one.batch == batch and one.sizes is not None for one in self._recorded)
+
+    def add(self, record: Record, names: Sequence[str]) -> None:
+        """A batch was trained on.
+
+        Args:
+            record: of it.
+            names: of the parameters.
+        """
+        place = self._num_batches
+        self._num_batches += 1
+        self._num_steps += record.step > self._step
+        if self._reason:
+            pass
+        elif self._recorded:
+            self._rows += compare(self._recorded[place], record, self._rtol, names)
+        else:
+            self._rows += self._compare_with_predicted(record, is_first=place == 0)
+        self._step = record.step
+
+    def _compare_with_predicted(self, record: Record, *, is_first: bool) -> list[Row]:
+        found: list[tuple[str, Any, Any]] = []
+        lrs = self._predicted.get("lrs")
+        # a schedule by epochs moves behind the last boundary of one
+        if isinstance(lrs, list) and record.lrs and self._num_steps == 1 and not self._start.ends_epoch:
+            expected = [as_number(value) for value in lrs]
+            if expected != record.lrs:
+                found.append(("learning rate", expected, record.lrs))
+        if is_first:
+            for now in record.samples:
+                expected_at, at = self._next_place(now), (now["num_batches"], now["position"])
+                if expected_at is not None and expected_at != at:
+                    found.append((f"position of loader {now['loader']}", expected_at, at))
+        return [Row(record.batch, record.step, name, str(a), str(b)) for name, a, b in found]
+
+    def _next_place(self, now: Mapping[str, Any]) -> tuple[int, int] | None:
+        """Where a loader stands behind the first batch, if it goes on as the save says."""
+        before = next((one for one in self._predicted.get("samples", ()) if one["loader"] == now["loader"]), None)
+        if before is None or before["pass"] != now["pass"] or before["position"] is None or now["ids"] is None:
+            return None
+        return before["num_batches"] + 1, before["position"] + now["num_samples"]
+
+    def result(self) -> dict[str, Any]:
+        """What came of it on this rank, as strict JSON."""
+        return {
+            "steps": 0 if self._reason or not self._recorded else self._num_steps,
+            "batches": self._num_batches,
+            "is_recorded": bool(self._recorded),
+            "reason": self._reason,
+            "rtol": self._rtol,
+            "rows": [row.as_dict() for row in self._rows[:_MAX_ROWS]],
+            "num_rows": len(self._rows),
+            "live": {"num": self._num_live, "differs": self._changed[:_MAX_PLACES], "num_differ": len(self._changed)},
+        }
+
+
+def merge_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One result of those of all ranks."""
+    first = dict(results[0])
+    first["rows"] = [{**row, "rank": rank} for rank, result in enumerate(results) for row in result["rows"]]
+    first["num_rows"] = sum(result["num_rows"] for result in results)
+    first["is_recorded"] = all(result["is_recorded"] for result in results)
+    several = len(results) > 1
+    places = [
+        f"{place}, rank {rank}" if several else place
+        for rank, result in enumerate(results)
+        for place in result["live"]["differs"]
+    ]
+    lives = [result["live"] for result in results]
+    total = {name: sum(live[name] for live in lives) for name in ("num", "num_differ")}
+    first["live"] = {**total, "differs": places[:_MAX_PLACES]}
+    differs = bool(first["num_rows"] or total["num_differ"])
+    checked = first["is_recorded"] and not first["reason"] and first["steps"] > 0
+    first["verdict"] = "differs" if differs else "same" if checked else "not checked"
+    return first

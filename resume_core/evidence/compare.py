@@ -1,0 +1,176 @@
+"""A batch that was trained on after a resume, beside the one that the interrupted run recorded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from resume_core.evidence.prints import numbers_of
+from resume_core.evidence.record import Record, as_json
+
+__all__ = ["Row", "compare", "table"]
+
+_MAX_ROWS = 20
+_MAX_CELL = 40
+_FLOOR = 1e-8  # what is smaller counts as zero where values are compared by tolerance
+_INPUTS = "inputs"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that is not as it was recorded.
+
+    Attributes:
+        batch: of the run.
+        step: of the run.
+        name: what it is.
+        saved: as recorded, as text.
+        current: as it is now, as text.
+        rank: where.
+    """
+
+    batch: int
+    step: int
+    name: str
+    saved: str
+    current: str
+    rank: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Strict JSON."""
+        return asdict(self)
+
+
+def compare(saved: Record, now: Record, rtol: float | None, names: Sequence[str] = ()) -> Iterator[Row]:
+    """What differs.
+
+    Args:
+        saved: as the interrupted run recorded it.
+        now: as it is.
+        rtol: relative tolerance for what is computed; None for bit by bit.
+        names: of the parameters, in their order.
+    """
+
+    def row(name: str, before: Any, after: Any) -> Row:
+        return Row(now.batch, now.step, name, _text(before), _text(after))
+
+    for name in ("step", "batch", "epoch"):
+        if getattr(saved, name) != getattr(now, name):
+            yield row(name, getattr(saved, name), getattr(now, name))
+    yield from (row(*found) for found in _samples(saved.samples, now.samples))
+    if saved.lrs != now.lrs:
+        yield row("learning rate", saved.lrs, now.lrs)
+    if saved.rng != now.rng and rtol is None:
+        yield row("random generators", saved.rng[:8], now.rng[:8])
+    if not _same_inputs(saved.inputs, now.inputs, rtol):
+        yield row(_INPUTS, *map(_input_texts, (saved.inputs, now.inputs)))
+    for name in ("losses", "grad_norms"):
+        before, after = getattr(saved, name), getattr(now, name)
+        if not _same_numbers(before, after, rtol):
+            yield row("loss" if name == "losses" else "gradient norm", before, after)
+    if saved.scale != now.scale:
+        yield row("loss scale", saved.scale, now.scale)
+    yield from (row(*found) for found in _weights(saved, now, rtol, names))
+
+
+def _samples(saved: Sequence[Any], now: Sequence[Any]) -> Iterator[tuple[str, Any, Any]]:
+    if len(saved) != len(now):
+        yield "loaders", len(saved), len(now)
+        return
+    for place, (before, after) in enumerate(zip(saved, now, strict=True)):
+        suffix = f" of loader {before.get('loader', place)}"
+        for key, name in (("loader", "loader"), ("num_batches", "batch"), ("position", "position"), ("ids", "samples")):
+            if before.get(key) != after.get(key):
+                yield name + suffix, before.get(key), after.get(key)
+
+
+def _same_inputs(saved: Sequence[Sequence[Any]], now: Sequence[Sequence[Any]], rtol: float | None) -> bool:
+    if rtol is None or len(saved) != len(now):
+        return [digest for digest, _ in saved] == [digest for digest, _ in now]
+    return _same_numbers([norm for _, norm in saved], [norm for _, norm in now], rtol)
+
+
+def _input_texts(inputs: Iterable[Sequence[Any]]) -> list[str]:
+    return [f"{digest[:8]} (norm {norm:.6g})" for digest, norm in inputs]
+
+
+def _same_numbers(saved: Sequence[float], now: Sequence[float], rtol: float | None) -> bool:
+    return len(saved) == len(now) and all(_is_same(a, b, rtol) for a, b in zip(saved, now, strict=True))
+
+
+def _is_same(saved: float, now: float, rtol: float | None) -> bool:
+    if saved == now or (math.isnan(saved) and math.isnan(now)):
+        return True
+    return rtol is not None and abs(saved - now) <= max(rtol * max(abs(saved), abs(now)), _FLOOR)
+
+
+def _weights(saved: Record, now: Record, rtol: float | None, names: Sequence[str]) -> Iterator[tuple[str, Any, Any]]:
+    if saved.sizes is not None and now.sizes is not None:
+        yield from _sizes(saved.sizes, now.sizes, rtol, names)
+        if rtol is not None:
+            return
+    if saved.weights != now.weights and rtol is None:
+        yield "weights (a sample)", (saved.weights or "none")[:8], (now.weights or "none")[:8]
+
+
+def _sizes(
+    saved: dict[str, str], now: dict[str, str], rtol: float | None, names: Sequence[str]
+) -> Iterator[tuple[str, Any, Any]]:
+    for kind in ("norms", "values"):
+        before, after = numbers_of(saved.get(kind, "")), numbers_of(now.get(kind, ""))
+        if before.shape != after.shape:
+            yield f"{kind} of weights", f"{before.size} numbers", f"{after.size} numbers"
+            continue
+        for place in np.flatnonzero(~_close(before, after, rtol)).tolist():
+            where = names[place] if kind == "norms" and place < len(names) else f"{kind} {place}"
+            yield f"weights: {where}", float(before[place]), float(after[place])
+
+
+def _close(before: Any, after: Any, rtol: float | None) -> Any:
+    same = (before == after) | (np.isnan(before) & np.isnan(after))
+    if rtol is None:
+        return same
+    # single elements may be near zero: they are measured by the largest of them
+    reach = max(_FLOOR, rtol * float(np.nanmax(np.abs(before), initial=0.0)))
+    return same | np.isclose(before, after, rtol=rtol, atol=reach)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return str(as_json(value))
+    if isinstance(value, list):
+        return ", ".join(_text(item) for item in value) or "none"
+    return str(value)
+
+
+def table(rows: Sequence[Row], *, several: bool = False) -> str:
+    """The rows as aligned columns; the first 20, and how many more there are.
+
+    Args:
+        rows: at least one.
+        several: whether more than one rank trains.
+    """
+    cells = [("step", "batch", "", "recorded", "now")]
+    for one in rows[:_MAX_ROWS]:
+        name = f"{one.name}, rank {one.rank}" if several else one.name
+        cells.append((str(one.step), str(one.batch), name, *_cut(one.saved, one.current)))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+    more = len(rows) - _MAX_ROWS
+    return "\n".join([*lines, *([f"… and {more} more"] if more > 0 else [])])
+
+
+def _cut(saved: str, current: str) -> tuple[str, str]:
+    """Both short, with the first place in which they differ still in sight."""
+    same = next((i for i, (a, b) in enumerate(zip(saved, current, strict=False)) if a != b), 0)
+    start = max(0, same - _MAX_CELL // 4) if max(len(saved), len(current)) > _MAX_CELL else 0
+    return _short(saved, start), _short(current, start)
+
+
+def _short(text: str, start: int) -> str:
+    head, tail = ("…" if start else ""), text[start:]
+    return head + (tail if len(tail) <= _MAX_CELL else tail[: _MAX_CELL - 1] + "…")

@@ -1,0 +1,344 @@
+"""Evidence that a resume is one: recorded behind each save, compared after a resume; and what is watched all along.
+
+Each rank records and compares by itself, and nothing of it is sent while training goes on. The ranks meet once, behind
+the last batch that is compared, which all of them reach alike; what they find together is written by rank 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from resume_core.errors import DivergedError, ResumeError
+from resume_core.evidence.checker import Checker, merge_results
+from resume_core.evidence.compare import Row, table
+from resume_core.evidence.observer import Observer
+from resume_core.evidence.parts import differing, print_parts
+from resume_core.evidence.prints import WeightSample, print_rng
+from resume_core.evidence.record import Record, as_json
+from resume_core.evidence.recorder import Recorder, records_of
+from resume_core.evidence.watch import Series
+from resume_core.policy import Check, Watch
+from resume_core.ranks import Ranks
+from resume_core.state import Progress, Vitals
+from resume_core.storage import Attempt, CheckpointRef, Store, put_check, put_evidence, read_evidence
+
+__all__ = ["Evidence"]
+
+_HALF_RTOL, _RTOL = 2e-2, 1e-3
+_NORMS_EVERY = 100  # steps, where nothing is recorded
+_READ_EVERY = 32  # losses that lie on a GPU: reading one waits for all that was asked of it before
+_SIZES_BYTES = 16 << 20  # parameters up to this size are measured behind each recorded step
+
+
+class Evidence:
+    """That of one attempt, on one rank.
+
+    Args:
+        check: the user's policy.
+        watch: likewise.
+        ranks: those that train together.
+        log: where messages go.
+        vitals: shows the run at a boundary.
+        tell: told the loss of each step.
+    """
+
+    def __init__(
+        self,
+        check: Check,
+        watch: Watch,
+        ranks: Ranks,
+        log: logging.Logger,
+        vitals: Callable[[], Vitals],
+        tell: Callable[[int, float], None] = lambda step, loss: None,
+    ) -> None:
+        self._check, self._watch, self._ranks, self._log, self._vitals, self._tell = (
+            *(check, watch, ranks, log, vitals, tell),
+        )
+        self.observer = Observer(log)
+        self._recorder = Recorder(int(check.steps), log)
+        self._checker: Checker | None = None
+        self._from = ""
+        self._losses, self._norms = Series("the loss"), Series("the norm of the gradients")
+        self._unread: list[tuple[int, list[Any]]] = []
+        self._of_step: list[Any] = []  # losses since the last step
+        self._step = self._batch = 0
+        self._strict_until = -1
+        self._weights: WeightSample | None = None
+        self._report: Callable[[Mapping[str, Any]], None] = lambda result: None
+        self.alarm: str | None = None
+        """Why training should stop at the next boundary, as ``Watch(on="stop")`` has it; None to train on."""
+
+    # ---- beginning
+
+    def open(self, store: Store, attempt: Attempt) -> None:
+        """Write beside what ``attempt`` saves."""
+        self._recorder.open(partial(put_evidence, store, attempt.name, self._ranks.rank))
+        if self._ranks.is_first:
+            self._report = partial(put_check, store, attempt.name)
+
+    def begin(self, progress: Progress) -> None:
+        """Training begins, or goes on, at ``progress``."""
+        self._step, self._batch = progress.step, progress.batch
+        self.observer.listens = self._watch.on != "off"
+        self._listen(progress)
+
+    def resume(
+        self,
+        store: Store,
+        ref: CheckpointRef,
+        progress: Progress,
+        predicted: Mapping[str, Any],
+        *,
+        is_same_machine: bool,
+        reason: str,
+    ) -> None:
+        """The run goes on from a checkpoint: compare what follows with what was recorded behind it.
+
+        Args:
+            store: the run's directory.
+            ref: the checkpoint.
+            progress: where it was taken.
+            predicted: what `header` gave when it was.
+            is_same_machine: hardware, versions and threads are those that it was taken with.
+            reason: why nothing that is computed can be compared, empty when it can.
+        """
+        watched = predicted.get("watch")
+        if isinstance(watched, Mapping):
+            self._losses.restore(watched.get("losses"))
+            self._norms.restore(watched.get("grad_norms"))
+        if not self._check.steps:
+            return
+        recorded: list[Record] = []
+        try:
+            recorded = records_of(read_evidence(store, ref.attempt, self._ranks.rank), ref.name)
+        except (OSError, ResumeError, TypeError, ValueError, KeyError) as error:
+            self._log.warning("what was recorded behind %s cannot be read: %s", ref.path, error)
+        rtol = None if is_same_machine and self._is_exact() else self._tolerance()
+        recorded = self._as_far_as(recorded, progress.step + int(self._check.steps))
+        self._checker = Checker(progress, recorded, predicted, rtol=rtol, reason=reason)
+        self._from, self._strict_until = ref.path, progress.step + int(self._check.steps)
+
+    @staticmethod
+    def _as_far_as(recorded: list[Record], step: int) -> list[Record]:
+        """Those up to that optimizer step; fewer are compared than were recorded where a user asks for fewer."""
+        return [record for place, record in enumerate(recorded) if place == 0 or recorded[place - 1].step < step]
+
+    def compare_with(self, saved: Callable[[], Mapping[str, Any]], live: Callable[[], Mapping[str, Any]]) -> None:
+        """Compare the state that was read, and is about to be applied, with the live objects before the first batch.
+
+        Args:
+            saved: gives its parts, see `resume_core.framework.Framework.parts`.
+            live: gives the same parts of the live objects.
+        """
+        if self._checker is None:
+            return
+        prints: dict[str, str] = {}
+        self.observer.guarded(lambda: prints.update(print_parts(saved())))
+
+        def compare() -> None:
+            if self._checker is not None:
+                self._checker.live(len(prints), differing(prints, print_parts(live())))
+
+        if prints:
+            self.observer.first = compare
+
+    def _is_exact(self) -> bool:
+        """Whether computing the same again gives the same bits."""
+        on_cpu = all(tensor.device.type == "cpu" for tensor in self._vitals().parameters.values())
+        return self._check.rtol is None and (on_cpu or torch.are_deterministic_algorithms_enabled())
+
+    def _tolerance(self) -> float:
+        if self._check.rtol is not None:
+            return float(self._check.rtol)
+        return _HALF_RTOL if self._sample(self._vitals()).is_half else _RTOL
+
+    # ---- saves
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """What a save knows of the batch that follows it, and the ranges of what is watched; strict JSON."""
+        if self.observer.is_broken:
+            return {}
+        found: dict[str, Any] = {}
+        self.observer.guarded(lambda: found.update(self._header()))
+        return found
+
+    def _header(self) -> dict[str, Any]:
+        self._read()
+        vitals = self._vitals()
+        rates = [float(group["lr"]) for one in vitals.optimizers for group in one.param_groups if "lr" in group]
+        samples = [{k: v for k, v in sample.items() if k != "ids"} for sample in vitals.samples]
+        watched = {"losses": self._losses.state(), "grad_norms": self._norms.state()}
+        return {"lrs": [as_json(rate) for rate in rates], "samples": samples, "watch": watched}
+
+    def saved(self, name: str, progress: Progress) -> None:
+        """A save was taken, in the folder of that name: record what follows."""
+        if not self.observer.is_broken:
+            self._recorder.saved(name, progress)
+            self._listen(progress)
+
+    # ---- boundaries
+
+    @property
+    def is_checking(self) -> bool:
+        """Whether the check of a resume is under way; alike on all ranks."""
+        return self._checker is not None
+
+    @property
+    def holds_saves(self) -> bool:
+        """Whether saves wait for the end of the check."""
+        return self._checker is not None and self._check.on_mismatch == "stop"
+
+    def boundary(self, progress: Progress) -> None:
+        """A batch was trained on.
+
+        Raises:
+            DivergedError: the check is over, something differs, and ``Check(on_mismatch="stop")``.
+        """
+        inputs, losses, lrs, norms = self.observer.take()
+        if not self.observer.is_broken:
+            self.observer.guarded(lambda: self._look(progress, inputs, losses, lrs, norms))
+        if self._checker is not None and (self.observer.is_broken or self._checker.is_over):
+            self.conclude()
+        self._listen(progress)
+
+    def _look(
+        self, progress: Progress, inputs: list[Any], losses: list[Any], lrs: list[float], norms: list[float]
+    ) -> None:
+        if progress.batch == self._batch:
+            return  # the end of an epoch is a boundary too
+        self._batch = progress.batch
+        if self.observer.records:
+            record = self._record(progress, losses)
+            record.inputs, record.lrs, record.grad_norms = inputs, lrs, norms
+            self._recorder.add(record)
+            if self._checker is not None:
+                self._checker.add(record, self._sample(self._vitals()).names)
+        self._of_step += losses
+        if progress.step > self._step:
+            self._watch_step(progress.step, norms)
+
+    def _record(self, progress: Progress, losses: list[Any]) -> Record:
+        vitals = self._vitals()
+        record = Record(progress.step, progress.batch, progress.epoch, list(vitals.samples), scale=vitals.scale)
+        record.losses, record.rng = [float(loss) for loss in losses], print_rng()
+        if progress.step > self._step:
+            weights = self._sample(vitals)
+            record.weights = weights.digest()
+            ends = self._recorder.ends_with(progress.step) or weights.size_bytes <= _SIZES_BYTES
+            if ends or (self._checker is not None and self._checker.wants_sizes(progress.batch)):
+                record.sizes = weights.sizes()
+        return record
+
+    def _sample(self, vitals: Vitals) -> WeightSample:
+        if self._weights is None or not self._weights.is_of(vitals.parameters):
+            self._weights = WeightSample(vitals.parameters)
+        return self._weights
+
+    def _listen(self, progress: Progress) -> None:
+        """What is wanted of the next batch."""
+        if self.observer.is_broken:
+            return
+        watches = self._watch.on != "off"
+        self.observer.records = self._recorder.is_open or self._checker is not None
+        self.observer.listens = watches or self.observer.records
+        self.observer.wants_norms = self.observer.records or (watches and progress.step % _NORMS_EVERY == 0)
+
+    # ---- what is watched
+
+    def _watch_step(self, step: int, norms: list[float]) -> None:
+        self._step, losses, self._of_step = step, self._of_step, []
+        if losses:
+            self._unread.append((step, losses))
+        is_strict = step <= self._strict_until
+        if is_strict or len(self._unread) >= _READ_EVERY or not any(isinstance(one, torch.Tensor) for one in losses):
+            self._read()
+        for norm in norms if self._watch.on != "off" else ():
+            self._say(self._norms.add(norm, step, is_strict=is_strict))
+
+    def _read(self) -> None:
+        unread, self._unread = self._unread, []
+        for step, losses in unread:
+            mean = math.fsum(map(float, losses)) / len(losses)
+            self._tell(step, mean)
+            if self._watch.on != "off":
+                self._say(self._losses.add(mean, step, is_strict=step <= self._strict_until))
+
+    def _say(self, problem: str | None) -> None:
+        if problem is None:
+            return
+        if self._watch.on == "stop":
+            self.alarm = self.alarm or problem
+        else:
+            self._log.warning("%s", problem)
+
+    # ---- the end of a check
+
+    def conclude(self) -> None:
+        """The check is over, as far as it has come; on all ranks alike.
+
+        Raises:
+            DivergedError: something differs, and ``Check(on_mismatch="stop")``.
+        """
+        checker, self._checker = self._checker, None
+        if checker is None:
+            return
+        self.observer.first = None
+        merged = self._ranks.agree("the check of the first steps", checker.result(), merge_results)
+        result = {"checkpoint": self._from, **merged}
+        try:
+            self._report(result)
+        except Exception as error:  # of whatever kind: it is a report
+            self._log.debug("the result of the check was not written: %s", error)
+        if result["verdict"] != "differs":
+            self._log.info("%s", _sentence(result))
+            return
+        text = f"{_sentence(result)}\n{self._details(result)}"
+        if self._check.on_mismatch == "stop":
+            raise DivergedError(f"{text}\n{_ADVICE}", path=self._from)
+        self._log.warning("%s\n%s", text, _ADVICE)
+
+    def _details(self, result: Mapping[str, Any]) -> str:
+        parts = []
+        live = result["live"]
+        if live["num_differ"]:
+            more = live["num_differ"] - len(live["differs"])
+            places = "\n".join([*(f"  {place}" for place in live["differs"]), *([f"  and {more} more"] * (more > 0))])
+            parts.append(f"in the live objects these are not as the checkpoint has them:\n{places}")
+        if result["rows"]:
+            parts.append(table([Row(**row) for row in result["rows"]], several=self._ranks.size > 1))
+        return "\n".join(parts)
+
+    def close(self) -> None:
+        """The run is over."""
+        self._checker = None
+        self._recorder.close()
+
+
+_ADVICE = (
+    "Code that runs once at a start may have changed what was restored, or something that training draws on is in no "
+    "checkpoint; `exact-resume drill` repeats this check without training on."
+)
+
+
+def _sentence(result: Mapping[str, Any]) -> str:
+    """How the check ended, in one sentence."""
+    path, steps, rtol = result["checkpoint"], result["steps"], result["rtol"]
+    how = "bit by bit" if rtol is None else f"within {rtol:g}"
+    what = f"the first {steps} steps after {path}" if steps != 1 else f"the first step after {path}"
+    if result["verdict"] == "differs":
+        return f"the run does not go on as it did: {what if steps else f'what follows {path}'} was compared ({how})"
+    if result["verdict"] == "same":
+        return f"checked: {what} are those that the interrupted run recorded (computed values {how})"
+    if result["reason"]:
+        return f"not checked: what follows {path} is another run in part ({result['reason']})"
+    return (
+        f"not checked: the interrupted run had recorded no step behind {path}; positions and learning rate are as "
+        "they were when it was saved"
+    )
