@@ -308,7 +308,7 @@ class Session:
         self._evidence.resume(
             *(self._store, restored.ref, restored.progress, restored.evidence),
             is_same_machine=is_same_machine(restored.accepted),
-            reason=f"accepted changes: {changed}" if changed else "",
+            reason=f"the changes that were accepted ({changed})" if changed else "",
         )
         self._evidence.compare_with(lambda: self._framework.parts(state), lambda: self._framework.parts(None))
 

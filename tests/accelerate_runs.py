@@ -138,7 +138,7 @@ def assert_resumes(job: Job, whole: list[dict[str, Any]], names: Iterable[str], 
 
 def _end_of(job: Job) -> dict[str, Any]:
     assert job.path("end").exists(), f"{job.name} did not end\n{job.path('log').read_text()[-6000:]}"
-    return json.loads(job.path("end").read_text())
+    return harness.finished(job)
 
 
 def assert_survives_kills(whole: Job, number: int, workers: tuple[int, ...], num_kills: int) -> None:

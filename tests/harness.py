@@ -173,8 +173,16 @@ def finish(process: Any, job: Job) -> dict[str, Any]:
     return finished(job)
 
 
+def assert_no_alarm(job: Job) -> None:
+    """No start of the run found what follows a resume other than it was recorded."""
+    for path in Path(job.directory).glob("attempt-*/check.json"):
+        result = json.loads(path.read_text())["result"]
+        assert result["verdict"] != "differs", f"{path}\n{json.dumps(result, indent=1)}"
+
+
 def finished(job: Job) -> dict[str, Any]:
     """What a run reported at its end."""
+    assert_no_alarm(job)
     return json.loads(job.path("end").read_text())
 
 

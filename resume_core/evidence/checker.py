@@ -23,7 +23,7 @@ class Checker:
         recorded: behind that, by the interrupted run; empty when it recorded nothing.
         predicted: what the save knew of the next batch, see `Evidence.header`.
         rtol: relative tolerance for what is computed; None for bit by bit.
-        reason: why nothing that is computed can be compared; empty when it can.
+        reason: why what is computed may be other than it was; empty when it should not be.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Checker:
     @property
     def is_over(self) -> bool:
         """Whether nothing more is to be compared."""
-        if self._reason or not self._recorded:
+        if not self._recorded:
             return self._num_batches > 0 and (self._num_steps > 0 or self._num_batches > 1)
         return self._num_batches >= len(self._recorded)
 
@@ -68,9 +68,7 @@ class Checker:
         place = self._num_batches
         self._num_batches += 1
         self._num_steps += record.step > self._step
-        if self._reason:
-            pass
-        elif self._recorded:
+        if self._recorded:
             self._rows += compare(self._recorded[place], record, self._rtol, names)
         else:
             self._rows += self._compare_with_predicted(record, is_first=place == 0)
@@ -101,7 +99,7 @@ class Checker:
     def result(self) -> dict[str, Any]:
         """What came of it on this rank, as strict JSON."""
         return {
-            "steps": 0 if self._reason or not self._recorded else self._num_steps,
+            "steps": self._num_steps if self._recorded else 0,
             "batches": self._num_batches,
             "is_recorded": bool(self._recorded),
             "reason": self._reason,
@@ -113,7 +111,11 @@ class Checker:
 
 
 def merge_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One result of those of all ranks."""
+    """One result of those of all ranks.
+
+    Its ``verdict`` is ``"same"``, ``"differs"``, ``"not checked"`` (nothing was recorded, and what the save predicted
+    has come), or ``"changed"``: it differs, and changes were accepted that may be why.
+    """
     first = dict(results[0])
     first["rows"] = [{**row, "rank": rank} for rank, result in enumerate(results) for row in result["rows"]]
     first["num_rows"] = sum(result["num_rows"] for result in results)
@@ -128,6 +130,7 @@ def merge_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     total = {name: sum(live[name] for live in lives) for name in ("num", "num_differ")}
     first["live"] = {**total, "differs": places[:_MAX_PLACES]}
     differs = bool(first["num_rows"] or total["num_differ"])
-    checked = first["is_recorded"] and not first["reason"] and first["steps"] > 0
-    first["verdict"] = "differs" if differs else "same" if checked else "not checked"
+    checked = first["is_recorded"] and first["steps"] > 0
+    differing = "changed" if first["reason"] else "differs"
+    first["verdict"] = differing if differs else "same" if checked else "not checked"
     return first

@@ -106,7 +106,7 @@ class Evidence:
             progress: where it was taken.
             predicted: what `header` gave when it was.
             is_same_machine: hardware, versions and threads are those that it was taken with.
-            reason: why nothing that is computed can be compared, empty when it can.
+            reason: why what is computed may be other than it was, empty when it should not be.
         """
         watched = predicted.get("watch")
         if isinstance(watched, Mapping):
@@ -336,8 +336,8 @@ def _sentence(result: Mapping[str, Any]) -> str:
         return f"the run does not go on as it did: {what if steps else f'what follows {path}'} was compared ({how})"
     if result["verdict"] == "same":
         return f"checked: {what} are those that the interrupted run recorded (computed values {how})"
-    if result["reason"]:
-        return f"not checked: what follows {path} is another run in part ({result['reason']})"
+    if result["verdict"] == "changed":
+        return f"{what if steps else f'what follows {path}'} is not as it was, as it may be with {result['reason']}"
     return (
         f"not checked: the interrupted run had recorded no step behind {path}; positions and learning rate are as "
         "they were when it was saved"
