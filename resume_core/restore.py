@@ -32,6 +32,7 @@ from resume_core.storage import CheckpointRef, Lineage, Manifest
 __all__ = [
     "Restored",
     "Restorer",
+    "consequences",
     "is_same_machine",
     "read_key",
     "read_origin",
@@ -44,6 +45,7 @@ __all__ = [
 _T = TypeVar("_T")
 _DAMAGE, _GONE = "damage", "gone"
 _THREADS = "environment.threads"
+_GO_ON_AS_SAVED = ("seed", "optimizer", "scheduler")  # first words of such names
 
 
 @dataclass(frozen=True)
@@ -305,6 +307,12 @@ def restore_threads(accepted: Accepted, log: logging.Logger) -> None:
             difference.saved,
             os.cpu_count(),
         )
+
+
+def consequences(accepted: Accepted) -> list[str]:
+    """Names of accepted changes that alter what is computed: all but settings that go on as they were saved."""
+    decisive = (*accepted.allowed, *accepted.warned)
+    return [d.name for d in decisive if d.name.partition(".")[0] not in _GO_ON_AS_SAVED]
 
 
 def is_same_machine(accepted: Accepted) -> bool:

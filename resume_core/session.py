@@ -49,7 +49,15 @@ from resume_core.leaving import Leaving
 from resume_core.metrics import BestWatch, metric_entries
 from resume_core.origin import ORIGIN, Origin, check_origin, find_origin
 from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch
-from resume_core.restore import Restored, Restorer, is_same_machine, read_key, read_origin, restore_threads
+from resume_core.restore import (
+    Restored,
+    Restorer,
+    consequences,
+    is_same_machine,
+    read_key,
+    read_origin,
+    restore_threads,
+)
 from resume_core.saves import Saves
 from resume_core.schedule import Cadence, Schedule
 from resume_core.scratch import admit
@@ -304,7 +312,7 @@ class Session:
 
     def _expect(self, restored: Restored, state: State) -> None:
         """What was read, and what was recorded behind it, is what the first batches are compared with."""
-        changed = ", ".join(difference.name for difference in _decisive(restored))
+        changed = ", ".join(consequences(restored.accepted))
         self._evidence.resume(
             *(self._store, restored.ref, restored.progress, restored.evidence),
             is_same_machine=is_same_machine(restored.accepted),

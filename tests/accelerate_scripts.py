@@ -112,6 +112,8 @@ class Script:
             save=SaveEvery(steps=steps, minutes=None if steps else 1e-9),
             keep=Keep(last=job.keep),
             changes=Changes(allow=job.allow, otherwise=job.otherwise),
+            check=job.options.get("check"),
+            watch=job.options.get("watch"),
         )
 
     def make_parts(self) -> None:

@@ -137,8 +137,14 @@ def _child(job: Job) -> None:
 
 
 def hear(job: Job) -> None:
-    """In the process of a job: where it looks for notices that its machine goes; nowhere unless its options say so."""
+    """In the process of a job: where it looks for notices that its machine goes, nowhere unless its options say so; and
+    what is wrong with its restore, if they do.
+    """
     os.environ["EXACT_RESUME_NOTICES"] = job.options.get("notices", "off")
+    if "fault" in job.options:
+        import faults
+
+        faults.plant(job.options["fault"])
 
 
 def _armed(job: Job) -> Any:

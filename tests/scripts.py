@@ -332,6 +332,8 @@ def callbacks(job: harness.Job) -> list[L.Callback]:
             save=SaveEvery(steps=job.save_steps, minutes=None if job.save_steps else 1e-9),
             keep=Keep(last=job.keep),
             changes=Changes(allow=job.allow, otherwise=job.otherwise),
+            check=job.options.get("check"),
+            watch=job.options.get("watch"),
             storage_options=job.options.get("storage_options"),
         ),
     ]

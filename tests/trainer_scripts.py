@@ -181,8 +181,9 @@ def make_trainer(job: harness.Job, kind: type[Recorded] = Recorded, **parts: Any
     else:
         save = SaveEvery(steps=steps, minutes=None if steps else 1e-9)
         resume = TrainerResumeCallback(
-            job.directory, resume=job.resume, save=save, keep=Keep(last=job.keep), changes=changes
-        )
+            job.directory, resume=job.resume, save=save, keep=Keep(last=job.keep), changes=changes,
+            check=options.get("check"), watch=options.get("watch"),
+        )  # fmt: skip
     if job.plugin:
         callbacks.append(resume)
     torch.manual_seed(job.seed)

@@ -110,24 +110,22 @@ def _is_same(saved: float, now: float, rtol: float | None) -> bool:
 
 def _weights(saved: Record, now: Record, rtol: float | None, names: Sequence[str]) -> Iterator[tuple[str, Any, Any]]:
     if saved.sizes is not None and now.sizes is not None:
-        yield from _sizes(saved.sizes, now.sizes, rtol, names)
-        if rtol is not None:
+        norms, after = numbers_of(saved.sizes.get("norms", "")), numbers_of(now.sizes.get("norms", ""))
+        if norms.shape != after.shape:
+            yield "number of weights", int(norms.size), int(after.size)
             return
+        places = np.flatnonzero(~_close(norms, after, rtol)).tolist()
+        if places:
+            first = names[places[0]] if places[0] < len(names) else str(places[0])
+            more = f" and {len(places) - 1} more" * (len(places) > 1)
+            yield f"weights: norm of {first}{more}", float(norms[places[0]]), float(after[places[0]])
+            return
+        values = [numbers_of(record.get("values", "")) for record in (saved.sizes, now.sizes)]
+        if rtol is not None and (values[0].shape != values[1].shape or not _close(values[0], values[1], rtol).all()):
+            before, then = (f"norm {float(np.linalg.norm(found)):.6g}" for found in values)
+            yield "weights: a sample", before, then
     if saved.weights != now.weights and rtol is None:
-        yield "weights (a sample)", (saved.weights or "none")[:8], (now.weights or "none")[:8]
-
-
-def _sizes(
-    saved: dict[str, str], now: dict[str, str], rtol: float | None, names: Sequence[str]
-) -> Iterator[tuple[str, Any, Any]]:
-    for kind in ("norms", "values"):
-        before, after = numbers_of(saved.get(kind, "")), numbers_of(now.get(kind, ""))
-        if before.shape != after.shape:
-            yield f"{kind} of weights", f"{before.size} numbers", f"{after.size} numbers"
-            continue
-        for place in np.flatnonzero(~_close(before, after, rtol)).tolist():
-            where = names[place] if kind == "norms" and place < len(names) else f"{kind} {place}"
-            yield f"weights: {where}", float(before[place]), float(after[place])
+        yield "weights: a sample", (saved.weights or "none")[:8], (now.weights or "none")[:8]
 
 
 def _close(before: Any, after: Any, rtol: float | None) -> Any:
