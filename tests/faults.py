@@ -105,6 +105,18 @@ def _apply_rng_of_another_rank(plain: Callable[[Any], None], state: Any) -> None
     plain(states[torch.distributed.get_rank() - 1])
 
 
+def _draw_apart() -> None:
+    """No fault: ranks that were seeded alike draw different numbers from here on."""
+    plain, has_drawn = Observer.batch, []
+
+    def batch(self: Observer, one: Any) -> None:
+        if not has_drawn:
+            has_drawn.append(torch.rand(1 + torch.distributed.get_rank()))
+        plain(self, one)
+
+    Observer.batch = batch  # type: ignore[method-assign]
+
+
 FAULTS: dict[str, Callable[[], None]] = {
     "optimizer state dropped": lambda: _before_the_first_batch(_drop_optimizer_state),
     "scheduler reset": lambda: _before_the_first_batch(_reset_scheduler),
@@ -113,5 +125,6 @@ FAULTS: dict[str, Callable[[], None]] = {
     "samples shifted": _shift_samples,
     "augmentation seeded otherwise": _seed_augmentation_otherwise,
     "generators not restored": lambda: _apply_rng_as(lambda plain, state: None),
+    "ranks draw apart": _draw_apart,
     "generators of another rank": lambda: _apply_rng_as(_apply_rng_of_another_rank),
 }

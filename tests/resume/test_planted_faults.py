@@ -96,7 +96,8 @@ def test_a_clean_resume_is_called_clean(whole, tmp_path):
 
 @pytest.mark.parametrize("framework", ["lightning", "accelerate"])
 def test_generators_of_another_rank_are_found_on_each(tmp_path, framework):
-    job = whole_job(tmp_path, framework).but(num_samples=80)
+    job = whole_job(tmp_path, framework)
+    job = job.but(num_samples=80, options={**job.options, "fault": "ranks draw apart"})
     if framework == "lightning":
         ranks.train(job, 2)
         errors = ranks.fails(again(job, TWO_RANKS, "stop"), 2)
