@@ -105,6 +105,22 @@ def _apply_rng_of_another_rank(plain: Callable[[Any], None], state: Any) -> None
     plain(states[torch.distributed.get_rank() - 1])
 
 
+def _spoil_weights() -> None:
+    """No fault of a restore: behind the fourth batch of this process the weights are no numbers any more."""
+    plain, seen = Observer.batch, []
+
+    def batch(self: Observer, one: Any) -> None:
+        seen.append(one)
+        if len(seen) == 4:
+            import gc
+
+            for parameter in [p for p in gc.get_objects() if isinstance(p, torch.nn.Parameter)]:
+                parameter.data.fill_(float("nan"))
+        plain(self, one)
+
+    Observer.batch = batch  # type: ignore[method-assign]
+
+
 def _draw_apart() -> None:
     """No fault: ranks that were seeded alike draw different numbers from here on."""
     plain, has_drawn = Observer.batch, []
@@ -126,5 +142,6 @@ FAULTS: dict[str, Callable[[], None]] = {
     "augmentation seeded otherwise": _seed_augmentation_otherwise,
     "generators not restored": lambda: _apply_rng_as(lambda plain, state: None),
     "ranks draw apart": _draw_apart,
+    "weights spoilt": _spoil_weights,
     "generators of another rank": lambda: _apply_rng_as(_apply_rng_of_another_rank),
 }

@@ -111,3 +111,12 @@ def test_generators_of_another_rank_are_found_on_each(tmp_path, framework):
     result = result_of(job)
     assert all(error.startswith("DivergedError: ") for error in errors)  # of both, wherever it was found
     assert {row["rank"] for row in result["rows"] if row["name"] == "random generators"} == {0, 1}
+
+
+@pytest.mark.parametrize("framework", ["lightning", "accelerate", "trainer"])
+def test_a_loss_that_is_no_number_ends_a_run_that_wants_it(tmp_path, framework):
+    job = whole_job(tmp_path, framework)
+    options = {"val": False, "fault": "weights spoilt", "watch": {"on": "stop"}}
+    error = fails(job.but(options=options), framework)
+    assert error.startswith("DivergedError: the loss is nan at step 4. Nothing was saved there")
+    assert len(harness.committed(job)) == 1  # at the start

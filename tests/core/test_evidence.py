@@ -1,0 +1,333 @@
+"""What a session records behind its saves, and compares after a resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import Toy
+
+from resume_core import Check, DivergedError, SaveEvery
+from resume_core.evidence.compare import compare
+from resume_core.evidence.prints import WeightSample, print_inputs
+from resume_core.evidence.record import Record
+from resume_core.session import Session
+from resume_core.state import Progress, Vitals
+
+
+class Trained(Toy):
+    """Trains one parameter with an optimizer, and says where it is."""
+
+    def __init__(self, **facts):
+        super().__init__(**facts)
+        self.optimizer = torch.optim.SGD([torch.nn.Parameter(self.value)], lr=0.5)
+        self.value = self.optimizer.param_groups[0]["params"][0].data
+        self.position, self.shift = 0, 0
+
+    def parts(self, state):
+        found = super().parts(state)
+        return (
+            found if state is None else {"weights": {name: value.clone() for name, value in found["weights"].items()}}
+        )
+
+    def vitals(self):
+        (parameter,) = self.optimizer.param_groups[0]["params"]
+        where = {"loader": 0, "pass": 0, "num_batches": self.position, "position": 4 * self.position}
+        return Vitals(
+            {"value": parameter}, [self.optimizer], None, [{**where, "ids": [self.position], "num_samples": 4}]
+        )
+
+
+class Run:
+    def __init__(self, directory, **options):
+        self.toy = Trained()
+        options = {"save": SaveEvery(steps=5, minutes=None), "check": Check(), **options}
+        self.session = Session(self.toy, directory, **options)
+        self.restored = self.session.start(7)
+        at = self.restored.progress if self.restored else Progress()
+        self.num = self.toy.position = at.step
+        self.session.begin(at)
+
+    def train(self, num_steps, loss=1.0):
+        observer, toy = self.session.observer, self.toy
+        (parameter,) = toy.optimizer.param_groups[0]["params"]
+        for _ in range(num_steps):
+            self.num += 1
+            toy.position = self.num + toy.shift
+            observer.batch({"x": torch.full((4,), float(self.num))})
+            parameter.grad = torch.full((3,), float(self.num))
+            observer.loss(torch.tensor(loss + self.num / 8))
+            observer.gradients(toy.optimizer)
+            toy.optimizer.step()
+            self.session._saves.writer.wait()
+            self.session.boundary(Progress(step=self.num, batch=self.num))
+        return self
+
+
+def result(directory):
+    newest = sorted(Path(directory).glob("attempt-*"))[-1]
+    return json.loads((newest / "check.json").read_text())["result"]
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """The directory of a run that was killed behind step 8 and its save behind step 5."""
+    directory = str(tmp_path / "run")
+    run = Run(directory).train(8)
+    run.session._evidence.close()  # what was recorded is there; nothing else is said at a kill
+    return directory
+
+
+def test_a_clean_resume_is_called_clean(killed, caplog):
+    caplog.set_level(logging.INFO)
+    Run(killed).train(3)
+    found = result(killed)
+    assert (found["verdict"], found["steps"], found["num_rows"]) == ("same", 3, 0)
+    assert "checked: the first 3 steps after" in caplog.text
+    assert "bit by bit" in caplog.text
+
+
+def test_the_check_is_over_behind_its_steps_and_not_before(killed):
+    run = Run(killed).train(2)
+    assert run.session._evidence.is_checking
+    run.train(1)
+    assert not run.session._evidence.is_checking
+
+
+def test_fewer_steps_can_be_compared_than_were_recorded(killed):
+    Run(killed, check=Check(steps=1)).train(1)
+    assert (result(killed)["verdict"], result(killed)["steps"]) == ("same", 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda run: setattr(run.toy, "shift", 1), "samples of loader 0"),
+        (lambda run: run.toy.optimizer.param_groups[0].update(lr=0.25), "learning rate"),
+        (lambda run: torch.rand(1), "random generators"),
+    ],
+    ids=["position", "learning rate", "generators"],
+)
+def test_what_differs_is_named_with_both_values(killed, caplog, change, name):
+    run = Run(killed)
+    change(run)
+    run.train(3)
+    found = result(killed)
+    assert found["verdict"] == "differs"
+    row = next(row for row in found["rows"] if row["name"] == name)
+    assert row["saved"] != row["current"]
+    assert f"{row['saved']}" in caplog.text
+    assert f"{row['current']}" in caplog.text
+
+
+def test_a_weight_that_is_not_what_was_read_is_named(killed, caplog):
+    run = Run(killed)
+    run.toy.value[1] += 1e-3
+    run.train(3)
+    assert result(killed)["live"] == {"num": 1, "num_differ": 1, "differs": ["weights.value"]}
+    assert "in the live objects these are not as the checkpoint has them:\n  weights.value" in caplog.text
+
+
+def test_a_run_that_must_not_differ_ends_and_saves_nothing(killed):
+    names = sorted(path.name for path in Path(killed).glob("*/step-*"))
+    run = Run(killed, check=Check(on_mismatch="stop"), save=SaveEvery(steps=1, minutes=None))
+    run.toy.shift = 1
+    with pytest.raises(DivergedError, match="samples of loader 0") as caught:
+        run.train(3)
+    run.session.end(caught.value)
+    assert sorted(path.name for path in Path(killed).glob("*/step-*")) == names
+
+
+def test_a_run_that_must_not_differ_saves_again_when_it_does_not(killed):
+    run = Run(killed, check=Check(on_mismatch="stop"), save=SaveEvery(steps=1, minutes=None)).train(5)
+    run.session.end()
+    newest = sorted(Path(killed).glob("attempt-*"))[-1]
+    assert [path.name for path in sorted(newest.glob("step-*"))] == [
+        "step-000000008",
+        "step-000000009",
+        "step-000000010",
+    ]
+
+
+def test_without_a_record_what_the_save_predicted_is_checked(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    directory = str(tmp_path / "run")
+    Run(directory).train(5).session.wait()  # killed right behind its save
+    Run(directory).train(1)
+    assert (result(directory)["verdict"], result(directory)["is_recorded"]) == ("not checked", False)
+    assert "not checked: the interrupted run had recorded no step" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda run: setattr(run.toy, "shift", 1), "position of loader 0"),
+        (lambda run: run.toy.optimizer.param_groups[0].update(lr=0.25), "learning rate"),
+    ],
+    ids=["position", "learning rate"],
+)
+def test_and_what_is_not_as_predicted_is_named(tmp_path, change, name):
+    directory = str(tmp_path / "run")
+    Run(directory).train(5).session.wait()
+    run = Run(directory)
+    change(run)
+    run.train(2)
+    assert [row["name"] for row in result(directory)["rows"]] == [name]
+
+
+def test_a_run_that_ends_within_the_steps_is_checked_as_far_as_it_came(killed):
+    run = Run(killed).train(1)
+    run.session.end()
+    assert not list(Path(killed).glob("*/check.json"))  # an end that nobody has planned
+    run = Run(killed).train(2)
+    run.session._evidence.conclude()
+    assert (result(killed)["verdict"], result(killed)["batches"]) == ("same", 2)
+
+
+def test_steps_0_turns_it_off(tmp_path):
+    directory = str(tmp_path / "run")
+    run = Run(directory, check=Check(steps=0)).train(8)
+    run.session.end()
+    Run(directory, check=Check(steps=0)).train(3).session.end()
+    assert not list(Path(directory).glob("*/evidence-*"))
+    assert not list(Path(directory).glob("*/check.json"))
+
+
+@pytest.mark.parametrize("damage", [b"{}", b""], ids=["not ours", "empty"])
+def test_a_damaged_record_is_said_and_stops_nothing(killed, caplog, damage):
+    (file,) = Path(killed).glob("*/evidence-00000.json")
+    file.write_bytes(damage)
+    Run(killed).train(3)
+    assert "what was recorded behind" in caplog.text
+    assert result(killed)["verdict"] == "not checked"
+
+
+def test_evidence_that_fails_is_given_up_and_training_goes_on(killed, caplog, monkeypatch):
+    run = Run(killed)
+    monkeypatch.setattr(run.toy, "vitals", lambda: 1 / 0)
+    run.session._evidence._vitals = run.toy.vitals
+    run.train(5)
+    assert caplog.text.count("evidence is given up for this attempt") == 1
+    assert run.num == 10
+
+
+def test_accepted_changes_may_be_why(killed, monkeypatch):
+    monkeypatch.setattr("resume_core.session.consequences", lambda accepted: ["data.0.batch_size"])
+    run = Run(killed, check=Check(on_mismatch="stop"))
+    run.toy.shift = 1
+    run.train(3)  # is not stopped
+    assert result(killed)["verdict"] == "changed"
+    assert "data.0.batch_size" in result(killed)["reason"]
+
+
+def test_only_the_newest_saves_are_kept(tmp_path):
+    directory = str(tmp_path / "run")
+    run = Run(directory, save=SaveEvery(steps=1, minutes=None)).train(20)
+    run.session.end()
+    (file,) = Path(directory).glob("*/evidence-00000.json")
+    names = [save["checkpoint"] for save in json.loads(file.read_text())["saves"]]
+    assert names == [f"step-{step:09d}" for step in range(12, 20)]  # behind the last one nothing was trained
+
+
+# ---- records
+
+
+def record(**changes):
+    plain = Record(7, 9, 1, [{"loader": 0, "ids": [1]}], [["aa", 2.0]], [0.5], "bb", [0.1], [3.0], 8.0, "cc")
+    return dataclasses.replace(plain, **changes)
+
+
+def test_a_record_comes_back_as_it_was():
+    odd = record(losses=[float("inf"), 1e-30], grad_norms=[float("-inf")], scale=None)
+    again = Record.from_dict(json.loads(json.dumps({**odd.as_dict(), "added later": 1})))
+    assert again == odd
+    nan = Record.from_dict(record(losses=[float("nan")]).as_dict())
+    assert not list(compare(record(losses=[float("nan")]), nan, None))
+
+
+@pytest.mark.parametrize(
+    "found", [None, {}, {"step": "x", "batch": 1, "epoch": 0}, {**record().as_dict(), "losses": 3}]
+)
+def test_what_is_no_record_is_refused(found):
+    with pytest.raises((TypeError, ValueError, KeyError)):
+        Record.from_dict(found)
+
+
+def test_within_a_tolerance_ids_and_learning_rates_stay_exact():
+    near = record(losses=[0.5004], grad_norms=[3.001], inputs=[["ee", 2.001]], rng="", weights="")
+    assert not list(compare(record(), near, 1e-3))
+    assert {row.name for row in compare(record(), near, None)} == {
+        "loss", "gradient norm", "inputs", "random generators", "weights: a sample",
+    }  # fmt: skip
+    assert [row.name for row in compare(record(), record(losses=[0.51]), 1e-3)] == ["loss"]
+    assert [row.name for row in compare(record(), record(lrs=[0.1000001]), 1e-3)] == ["learning rate"]
+    assert [row.name for row in compare(record(), record(samples=[{"loader": 0, "ids": [2]}]), 1e-3)] == [
+        "samples of loader 0"
+    ]
+
+
+# ---- prints
+
+
+@dataclasses.dataclass
+class Item:
+    x: torch.Tensor
+    name: str = "a"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"x": torch.zeros(3)}, {"x": torch.tensor([0, 0, 1e-7])}),
+        ({"x": torch.zeros(3)}, {"y": torch.zeros(3)}),
+        ({"x": torch.zeros(3)}, {"x": torch.zeros(3, dtype=torch.float64)}),
+        ([torch.zeros(2, 3)], [torch.zeros(3, 2)]),
+        (Item(torch.zeros(2)), Item(torch.ones(2))),
+        (Item(torch.zeros(2)), Item(torch.zeros(2), "b")),
+        ((np.zeros(3), "text"), (np.zeros(3), "texts")),
+        ((np.zeros(3),), (np.ones(3),)),
+        (torch.zeros(3, dtype=torch.bfloat16), torch.ones(3, dtype=torch.bfloat16)),
+        (torch.zeros(2, dtype=torch.complex64), torch.ones(2, dtype=torch.complex64)),
+        (torch.eye(3).to_sparse(), (2 * torch.eye(3)).to_sparse()),
+        (torch.zeros(64, 3, 100, 100), torch.zeros(64, 3, 100, 100) + 1),
+    ],
+)
+def test_prints_tell_batches_apart(one, other):
+    assert print_inputs(one) == print_inputs(one)
+    assert print_inputs(one)[0] != print_inputs(other)[0]
+
+
+def test_of_a_large_batch_each_sample_is_seen():
+    batch = torch.rand(64, 3, 96, 96)
+    plain = print_inputs(batch)
+    for sample in range(64):
+        changed = batch.clone()
+        changed[sample] += 0.5
+        assert print_inputs(changed) != plain
+
+
+@pytest.mark.parametrize("batch", [None, [], {}, object(), [object()], torch.empty(0), torch.tensor(3), "words", 3])
+def test_any_batch_can_be_printed(batch):
+    assert print_inputs(batch)[0]
+
+
+def test_a_sample_of_weights_sees_what_a_step_changes():
+    weights = {
+        "a": torch.rand(30, 40), "b": torch.rand(()), "half": torch.rand(8).half(), "none": torch.empty(0),
+        "last": torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last), "count": torch.tensor([3]),
+    }  # fmt: skip
+    sample = WeightSample(weights)
+    before, sizes = sample.digest(), sample.sizes()
+    assert sample.is_half
+    assert sample.is_of(weights)
+    for name in ("a", "b", "half", "last"):
+        weights[name].mul_(1.5)
+        assert sample.digest() != before
+        assert sample.sizes() != sizes
+        before, sizes = sample.digest(), sample.sizes()
+    assert not sample.is_of({**weights, "a": weights["a"].clone()})
