@@ -33,7 +33,7 @@ __all__ = ["Evidence"]
 _HALF_RTOL, _RTOL = 2e-2, 1e-3
 _NORMS_EVERY = 100  # steps, where nothing is recorded
 _READ_EVERY = 32  # losses that lie on a GPU: reading one waits for all that was asked of it before
-_SIZES_BYTES = 16 << 20  # parameters up to this size are measured behind each recorded step
+_SIZES_BYTES = 1 << 20  # parameters up to this size are measured behind each recorded step
 
 
 class Evidence:

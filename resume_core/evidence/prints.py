@@ -7,6 +7,7 @@ process. A print of a batch costs a fraction of a millisecond, whatever the size
 from __future__ import annotations
 
 import base64
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -14,8 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 import xxhash
-
-from resume_core.capture.rng import capture_rng
 
 __all__ = [
     "WeightSample",
@@ -28,7 +27,8 @@ __all__ = [
 ]
 
 _WHOLE_BYTES = 1 << 20  # a tensor up to this size is printed whole
-_NUM_SAMPLED = 1 << 16  # elements of a larger one
+_NUM_SAMPLED = 1 << 15  # elements of a larger one
+_NUM_IN_NORM = 1 << 14  # elements of either: torch computes so few in one thread, and wakes no others for it
 _NUM_OF_WEIGHT = 4  # elements of each parameter
 _MAX_DEPTH = 8
 
@@ -80,7 +80,8 @@ def print_inputs(batch: Any) -> tuple[str, float]:
         if flat.numel():
             state.update(sample_bytes(flat))
         if flat.is_floating_point():
-            squares += float(flat.double().square().sum())
+            few = flat[:: flat.numel() // _NUM_IN_NORM | 1]
+            squares += float(torch.linalg.vector_norm(few, dtype=torch.float64)) ** 2
     return str(state.hexdigest()), squares**0.5
 
 
@@ -97,14 +98,17 @@ def _sampled(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def print_rng() -> str:
-    """A digest of the state of every global generator."""
-    state = xxhash.xxh3_128()
-    for path, leaf in leaves(capture_rng()):
+    """A digest of the state of every global generator; nothing is drawn."""
+    version, words, gauss = random.getstate()
+    of_numpy = np.random.get_state(legacy=False)
+    state = xxhash.xxh3_128(np.asarray(words, np.uint32).tobytes())
+    state.update(f"{version} {gauss}".encode())
+    for path, leaf in leaves(of_numpy):
         state.update(path.encode())
-        if isinstance(leaf, torch.Tensor):
-            state.update(sample_bytes(leaf.reshape(-1)))
-        else:
-            state.update(leaf.tobytes() if isinstance(leaf, np.ndarray) else repr(leaf).encode())
+        state.update(leaf.tobytes() if isinstance(leaf, np.ndarray) else repr(leaf).encode())
+    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    for found in (torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if in_use else ())):
+        state.update(sample_bytes(found))
     return str(state.hexdigest())
 
 
