@@ -316,9 +316,9 @@ def consequences(accepted: Accepted) -> list[str]:
 
 
 def is_same_machine(accepted: Accepted) -> bool:
-    """Whether what is computed there comes out as on the machine that saved, to the last bit."""
-    others = [d for d in (*accepted.allowed, *accepted.warned, *accepted.info) if d.name.startswith("environment.")]
-    return all(d.name == _THREADS and _has_cores(d) for d in others)
+    """Whether what is computed comes out as where it was saved, to the last bit, once `restore_threads` was called."""
+    threads = [d for d in accepted.info if d.name == _THREADS]
+    return all(d in threads for d in accepted.inexact) and all(map(_has_cores, threads))
 
 
 def _has_cores(threads: Difference) -> bool:

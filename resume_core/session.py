@@ -315,6 +315,7 @@ class Session:
         changed = ", ".join(consequences(restored.accepted))
         self._evidence.resume(
             *(self._store, restored.ref, restored.progress, restored.evidence),
+            digest=restored.digest,
             is_same_machine=is_same_machine(restored.accepted),
             reason=f"the changes that were accepted ({changed})" if changed else "",
         )

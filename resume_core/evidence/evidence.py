@@ -63,7 +63,7 @@ class Evidence:
         self.observer = Observer(log)
         self._recorder = Recorder(int(check.steps), log)
         self._checker: Checker | None = None
-        self._from = ""
+        self._from = self._digest = ""
         self._losses, self._norms = Series("the loss"), Series("the norm of the gradients")
         self._unread: list[tuple[int, list[Any]]] = []
         self._of_step: list[Any] = []  # losses since the last step
@@ -95,6 +95,7 @@ class Evidence:
         progress: Progress,
         predicted: Mapping[str, Any],
         *,
+        digest: str,
         is_same_machine: bool,
         reason: str,
     ) -> None:
@@ -105,6 +106,7 @@ class Evidence:
             ref: the checkpoint.
             progress: where it was taken.
             predicted: what `header` gave when it was.
+            digest: of its manifest.
             is_same_machine: hardware, versions and threads are those that it was taken with.
             reason: why what is computed may be other than it was, empty when it should not be.
         """
@@ -122,7 +124,7 @@ class Evidence:
         rtol = None if is_same_machine and self._is_exact() else self._tolerance()
         recorded = self._as_far_as(recorded, progress.step + int(self._check.steps))
         self._checker = Checker(progress, recorded, predicted, rtol=rtol, reason=reason)
-        self._from, self._strict_until = ref.path, progress.step + int(self._check.steps)
+        self._from, self._digest, self._strict_until = ref.path, digest, progress.step + int(self._check.steps)
 
     @staticmethod
     def _as_far_as(recorded: list[Record], step: int) -> list[Record]:
@@ -291,7 +293,7 @@ class Evidence:
             return
         self.observer.first = None
         merged = self._ranks.agree("the check of the first steps", checker.result(), merge_results)
-        result = {"checkpoint": self._from, **merged}
+        result = {"checkpoint": self._from, "manifest": self._digest, **merged}
         try:
             self._report(result)
         except Exception as error:  # of whatever kind: it is a report
