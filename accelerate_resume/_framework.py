@@ -98,6 +98,11 @@ class AcceleratorFramework:
         self._accelerated.around("skip_first_batches", self._skip_first_batches)
         self._accelerated.around("init_trackers", self._init_trackers)
 
+    def mute(self) -> None:
+        """Let the Accelerator write nothing of its own, and tell no tracker: this run is a rehearsal."""
+        for name in ("save_state", "save_model", "init_trackers", "log", "end_training"):
+            self._accelerated.around(name, lambda plain, *args, **kwargs: None)
+
     def release(self) -> None:
         """The run is over: give the Accelerator back as it was, and its loaders."""
         self._accelerated.release()

@@ -122,6 +122,13 @@ class HfTrainer(HfState):
         self.around("_finalize_training", self._finalize_training)
         self.around("_save_checkpoint", self._save_checkpoint)
 
+    def mute(self) -> None:
+        """Let the Trainer write no folder of its own, and report to nobody: this run is a rehearsal."""
+        self.around("_save_checkpoint", lambda plain, *args, **kwargs: None)
+        handler = self.trainer.callback_handler
+        reports = [c for c in handler.callbacks if type(c).__module__.startswith("transformers.integrations")]
+        handler.callbacks = [callback for callback in handler.callbacks if callback not in reports]
+
     def uninstall(self) -> None:
         """Give the Trainer back as it was."""
         for name, before in self._shadowed.items():

@@ -14,6 +14,7 @@ from accelerate_resume._hf_trainer import HfTrainer
 from accelerate_resume._trainer_framework import TrainerFramework
 from accelerate_resume.plugin import _show_unless_configured
 from resume_core.capture.rng import capture_rng
+from resume_core.drill import is_rehearsal
 from resume_core.embedded import Given
 from resume_core.errors import CheckpointNotFoundError
 from resume_core.folder_session import FolderSession
@@ -98,6 +99,8 @@ class TrainerRun:
 
     def _follow(self, plain: Callable[[], Any]) -> Any:
         self._hf.install(self.framework.calls(self._open, self._start, self._own.announce))
+        if is_rehearsal() and self._directory is not None:
+            self._hf.mute()
         try:
             result = plain()
         except _Over:

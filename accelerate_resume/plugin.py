@@ -16,6 +16,7 @@ from accelerate_resume._probe import attach_mark, plugin_before, probe, refuse_u
 from accelerate_resume._strangers import tell_of_strangers
 from resume_core.candidates import resume_mode
 from resume_core.capture.runconfig import seed_fact
+from resume_core.drill import is_rehearsal
 from resume_core.errors import ResumeError
 from resume_core.folder_session import FolderSession
 from resume_core.options import session_options
@@ -141,6 +142,8 @@ class ResumePlugin:
         _show_unless_configured(_log)
         if self._directory is None:
             self._carry(self._framework)
+        elif is_rehearsal():
+            self._framework.mute()
         return self
 
     def _carry(self, framework: AcceleratorFramework) -> None:

@@ -37,6 +37,7 @@ _HOMES = {
     "is_overridden": "utilities.model_helpers",
     "Trainer": "trainer.trainer",
     "Logger": "loggers.logger",
+    "DummyLogger": "loggers.logger",
     "Strategy": "strategies.strategy",
     "_determine_lr_attr_name": "tuner.lr_finder",
     "_LRFinder": "tuner.lr_finder",

@@ -154,6 +154,11 @@ class TrainerAdapter:
         self._takes_signals = takes_signals
         self._shadow()
 
+    def mute(self) -> None:
+        """Let Lightning write and delete no checkpoint of its own: this fit is a rehearsal."""
+        self.around(self.trainer, "save_checkpoint", lambda plain, *args, **kwargs: None)
+        self.around(self.trainer.strategy, "remove_checkpoint", lambda plain, *args, **kwargs: None)
+
     def install_for_tuner(self) -> None:
         """Shadow nothing but the tuning itself: this ``fit`` is that of a ``Tuner``."""
         for finder in finders(self.trainer.callbacks):

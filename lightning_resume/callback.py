@@ -21,6 +21,7 @@ from resume_core.candidates import peek, resume_mode
 from resume_core.capture.attributes import AttributeWatch, changed_note
 from resume_core.capture.loader import loader_warnings
 from resume_core.capture.runconfig import seed_fact
+from resume_core.drill import is_rehearsal
 from resume_core.embedded import EmbeddedSession, Given, look_for_entry
 from resume_core.entry import ENTRY
 from resume_core.errors import ResumeError
@@ -132,6 +133,9 @@ class ResumeCallback(Callback):
             return
         # nothing else reaches a callback before Lightning opens the loggers
         trainer: Any = function.__self__.trainer
+        if is_rehearsal() and self._is_on(trainer, trainer.state.fn):
+            trainer.loggers = [package_of(trainer).DummyLogger()] * bool(trainer.loggers)
+            return
         # nor do ranks know of each other yet: the first one alone logs
         if trainer.is_global_zero and wait_to_be_told(trainer.loggers) and self._is_on(trainer, trainer.state.fn):
             options = {name: self._options[name] for name in ("resume", "storage_options", "scratch")}
@@ -166,7 +170,7 @@ class ResumeCallback(Callback):
             adapter.install_for_tuner()
             return
         self._session, self._counts, self._ended = session, True, None
-        adapter.open(preamble)
+        adapter.open({} if is_rehearsal() else preamble)
         adapter.install(
             early=lambda: session.prepare(seed.value),
             ready=lambda: self._start(session, adapter, seed.value),
@@ -181,6 +185,8 @@ class ResumeCallback(Callback):
             tuned=session.reconfigured,
             takes_signals=self._directory is not None and bool(self._options["preemption"].signals),
         )
+        if is_rehearsal():
+            adapter.mute()
 
     def _new_session(self, adapter: TrainerAdapter) -> Session | EmbeddedSession:
         if self._directory is not None:

@@ -20,7 +20,7 @@ import logging
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 from resume_core.boundaries import Boundaries
@@ -31,6 +31,7 @@ from resume_core.capture.rng import derive
 from resume_core.capture.runconfig import Accepted, to_json
 from resume_core.checkpointer import Checkpointer
 from resume_core.claims import claim
+from resume_core.drill import of_environment
 from resume_core.embedded import Given, adopt, new_key
 from resume_core.errors import (
     CheckpointNotFoundError,
@@ -121,8 +122,12 @@ class Session:
         self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, self._history, pin=finished_fit)
         self._cadence = Cadence(self._save, self._history, self._log)
         self._best = BestWatch(self._keep, self._log)
+        self._drill = of_environment(self._store.url, is_first=self._ranks.is_first)
+        check = check or Check()
+        if self._drill is not None:
+            check = replace(check, steps=check.steps or Check.steps, on_mismatch="warn")
         parts = (self._ranks, self._log, framework.vitals, self._history.loss)
-        self._evidence = Evidence(check or Check(), watch or Watch(), *parts)
+        self._evidence = Evidence(check, watch or Watch(), *parts)
         leaving = self._leaving = Leaving(
             preemption or Preemption(), self._ranks, self._lineage.tiers, self._log, lambda: history.slowest_s
         )
@@ -306,6 +311,8 @@ class Session:
         self._framework.apply(state)
         restore_threads(self._accepted, self._log)
         self.is_over = self._fits.is_over(self._restored, self._store.url, self._log)
+        if self.is_over and self._drill is not None and self._fits.later is None:
+            self._drill.end({"verdict": "over", "checkpoint": self._restored.ref.path})
         if self.is_over and not self._ranks.share("the end state", self._restored.is_promoted):
             self._open(self._restored.progress)  # `end` waits for it
         return self._restored
@@ -370,6 +377,9 @@ class Session:
             OSError: the store cannot be written.
         """
         if self._attempt is not None:
+            return
+        if self._drill is not None:
+            self._drill.begin(progress, self._evidence)
             return
         attempt = self._open(progress)
         self._boundaries.begin(progress)
@@ -451,10 +461,13 @@ class Session:
             SaveFailedError: the first save of a new run failed, or three saves in a row.
             SupersededError: a newer attempt of the run has started.
             DivergedError: the check of a resume has found something, or what is watched has.
+            Drilled: this was a rehearsal, and is over.
             UnsupportedStateError: state that first exists after the first step cannot be saved.
             Preempted: a signal or a notice has come to any rank: the run is saved, and the process should end.
             ResumeError: the ranks are not at the same batch, or one did not come to the meeting.
         """
+        if self._drill is not None:
+            self._drill.boundary(progress, self._evidence)
         if self._attempt is None or self.is_over:
             return False
         if self._checked_at is not None and progress.step > self._checked_at:
@@ -539,6 +552,9 @@ class Session:
             SaveFailedError: that save cannot be taken.
             SupersededError: a newer attempt of the run has started.
         """
+        if self._drill is not None:
+            self._evidence.conclude()
+            self._drill.end(self._evidence.result)
         if self._attempt is None or self.is_over:
             return
         self._history.at(progress)

@@ -141,6 +141,8 @@ def hear(job: Job) -> None:
     what is wrong with its restore, if they do.
     """
     os.environ["EXACT_RESUME_NOTICES"] = job.options.get("notices", "off")
+    if "rehearses" in job.options:
+        os.environ |= {"EXACT_RESUME_DRILL": str(job.path("drill")), "EXACT_RESUME": job.options["rehearses"]}
     if "fault" in job.options:
         import faults
 

@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 
 from resume_core.cli.diff.command import diff
+from resume_core.cli.drill.command import drill
 from resume_core.cli.exits import EXIT_CODES, NO_ANSWER, answering
 from resume_core.cli.ls.command import ls
 from resume_core.cli.options import AsJson, Scratch, StorageOptions, parse_storage_options
@@ -37,6 +38,7 @@ __all__ = [
     "app",
     "demo",
     "diff",
+    "drill",
     "export",
     "ls",
     "main",
@@ -176,6 +178,7 @@ def _import_all(modules: list[str] | tuple[str, ...]) -> None:
 
 
 app.command()(diff)
+app.command(context_settings={"ignore_unknown_options": True})(drill)
 app.command()(ls)
 app.command()(plan)
 app.command()(prune)

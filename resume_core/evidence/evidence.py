@@ -71,6 +71,8 @@ class Evidence:
         self._strict_until = -1
         self._weights: WeightSample | None = None
         self._report: Callable[[Mapping[str, Any]], None] = lambda result: None
+        self.result: Mapping[str, Any] = {}
+        """What the check has found, once it is over; see `merge_results`."""
         self.alarm: str | None = None
         """Why training should stop at the next boundary, as ``Watch(on="stop")`` has it; None to train on."""
 
@@ -115,6 +117,7 @@ class Evidence:
             self._losses.restore(watched.get("losses"))
             self._norms.restore(watched.get("grad_norms"))
         if not self._check.steps:
+            self._log.info("the steps that follow are not checked: Check(steps=0)")
             return
         recorded: list[Record] = []
         try:
@@ -293,7 +296,7 @@ class Evidence:
             return
         self.observer.first = None
         merged = self._ranks.agree("the check of the first steps", checker.result(), merge_results)
-        result = {"checkpoint": self._from, "manifest": self._digest, **merged}
+        result = self.result = {"checkpoint": self._from, "manifest": self._digest, **merged}
         try:
             self._report(result)
         except Exception as error:  # of whatever kind: it is a report
@@ -340,6 +343,8 @@ def _sentence(result: Mapping[str, Any]) -> str:
         return f"checked: {what} are those that the interrupted run recorded (computed values {how})"
     if result["verdict"] == "changed":
         return f"{what if steps else f'what follows {path}'} is not as it was, as it may be with {result['reason']}"
+    if result["is_recorded"]:
+        return f"not checked: no step was trained behind {path}"
     return (
         f"not checked: the interrupted run had recorded no step behind {path}; positions and learning rate are as "
         "they were when it was saved"

@@ -1,0 +1,1 @@
+"""``exact-resume drill``: a rehearsal of a resume, in another process."""
