@@ -25,6 +25,7 @@ from resume_core.capture.describe_data import describe_loader, global_batches
 from resume_core.capture.describe_settings import HPARAMS, describe_hparams, describe_modules
 from resume_core.capture.environment import describe_environment, ends_exactness
 from resume_core.capture.facts_version import is_new
+from resume_core.columns import aligned, pair
 from resume_core.errors import ConfigChangedError, CorruptCheckpointError
 from resume_core.policy import Changes
 from resume_core.state import Fact, RunConfig, Severity
@@ -54,7 +55,6 @@ __all__ = [
 _SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # gravest first
 _OF_RANK = re.compile(r"code\..*|(?:data_)?hparams\..*|sample_ids\..*|data\..*\.(?:files|collate_fn\.).*")
 _MAX_ROWS = 20  # of one severity in a table
-_MAX_CELL = 48  # characters
 _MAX_NAMES = 8  # in the snippet that allows them; more are named by what they have in common
 
 
@@ -241,31 +241,16 @@ def table(differences: Iterable[Difference]) -> str:
         rows += [_row(difference) for difference in group[:_MAX_ROWS]]
         if len(group) > _MAX_ROWS:
             rows.append((" ", f"… and {len(group) - _MAX_ROWS} more", "", ""))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return aligned(rows)
 
 
 def _row(difference: Difference) -> tuple[str, str, str, str]:
     mark = "*" if difference.severity == "structure" else " "
-    return mark, difference.name, *_cells(_shown(difference.saved), _shown(difference.current))
+    return mark, difference.name, *pair(_shown(difference.saved), _shown(difference.current))
 
 
 def _shown(value: object) -> str:
     return ABSENT.value if value is ABSENT else json.dumps(value, ensure_ascii=False)
-
-
-def _cells(saved: str, current: str) -> tuple[str, str]:
-    """Both texts short, and cut so that the first place where they differ is still in sight."""
-    same = next((i for i, (a, b) in enumerate(zip(saved, current, strict=False)) if a != b), 0)
-    start = max(0, same - _MAX_CELL // 4) if max(len(saved), len(current)) > _MAX_CELL else 0
-    return _cut(saved, start), _cut(current, start)
-
-
-def _cut(text: str, start: int) -> str:
-    if len(text) <= _MAX_CELL:
-        return text
-    head, tail = ("…" if start else ""), text[start:]
-    return head + (tail if len(tail) < _MAX_CELL else tail[: _MAX_CELL - 2] + "…")
 
 
 def to_json(config: RunConfig) -> dict[str, dict[str, Any]]:

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from resume_core.columns import aligned, pair
 from resume_core.evidence.prints import numbers_of
 from resume_core.evidence.record import Record, as_json
 
 __all__ = ["Row", "compare", "table"]
 
 _MAX_ROWS = 20
-_MAX_CELL = 40
 _FLOOR = 1e-8  # what is smaller counts as zero where values are compared by tolerance
 _INPUTS = "inputs"
 
@@ -155,20 +155,6 @@ def table(rows: Sequence[Row], *, several: bool = False) -> str:
     cells = [("step", "batch", "", "recorded", "now")]
     for one in rows[:_MAX_ROWS]:
         name = f"{one.name}, rank {one.rank}" if several else one.name
-        cells.append((str(one.step), str(one.batch), name, *_cut(one.saved, one.current)))
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+        cells.append((str(one.step), str(one.batch), name, *pair(one.saved, one.current)))
     more = len(rows) - _MAX_ROWS
-    return "\n".join([*lines, *([f"… and {more} more"] if more > 0 else [])])
-
-
-def _cut(saved: str, current: str) -> tuple[str, str]:
-    """Both short, with the first place in which they differ still in sight."""
-    same = next((i for i, (a, b) in enumerate(zip(saved, current, strict=False)) if a != b), 0)
-    start = max(0, same - _MAX_CELL // 4) if max(len(saved), len(current)) > _MAX_CELL else 0
-    return _short(saved, start), _short(current, start)
-
-
-def _short(text: str, start: int) -> str:
-    head, tail = ("…" if start else ""), text[start:]
-    return head + (tail if len(tail) <= _MAX_CELL else tail[: _MAX_CELL - 1] + "…")
+    return aligned(cells) + (f"\n… and {more} more" if more > 0 else "")
