@@ -19,51 +19,43 @@ import datetime
 import logging
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
+from resume_core.beginning import Beginning
 from resume_core.boundaries import Boundaries
-from resume_core.candidates import first_preamble, line, open_lineage, resume_mode
-from resume_core.capture.chosen import describe_chosen
-from resume_core.capture.provenance import provenance
-from resume_core.capture.rng import derive
-from resume_core.capture.runconfig import Accepted, to_json
+from resume_core.candidates import open_lineage, resume_mode
+from resume_core.capture.runconfig import to_json
 from resume_core.checkpointer import Checkpointer
 from resume_core.claims import claim
 from resume_core.drill import of_environment
-from resume_core.embedded import Given, adopt, new_key
+from resume_core.embedded import Given
 from resume_core.errors import (
-    CheckpointNotFoundError,
-    CorruptCheckpointError,
     DivergedError,
     ResumeError,
     SaveFailedError,
     UnsupportedStateError,
 )
 from resume_core.evidence import Evidence, Observer
-from resume_core.finish import Fits, finished_fit, mark
+from resume_core.finish import finished_fit, mark
 from resume_core.framework import Framework
 from resume_core.goodput import account
 from resume_core.history import History
 from resume_core.leaving import Leaving
 from resume_core.metrics import BestWatch, metric_entries
-from resume_core.origin import ORIGIN, Origin, check_origin, find_origin
 from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch
 from resume_core.restore import (
     Restored,
-    Restorer,
     consequences,
     is_same_machine,
-    read_key,
-    read_origin,
     restore_threads,
 )
 from resume_core.saves import Saves
 from resume_core.schedule import Cadence, Schedule
 from resume_core.scratch import admit
 from resume_core.state import Ending, Progress, RunConfig, State
-from resume_core.storage import Attempt, CheckpointRef, Slot
+from resume_core.storage import Attempt, Slot
 
 __all__ = ["Restored", "Session"]
 
@@ -109,14 +101,19 @@ class Session:
     ) -> None:
         self._framework = framework
         self._resume = resume_mode(resume)
-        self._save, self._keep, self._changes = save or SaveEvery(), keep or Keep(), changes or Changes()
+        self._save, self._keep = save or SaveEvery(), keep or Keep()
         self._log = log or logging.getLogger("exact_resume")
         self._ranks = framework.ranks
         self._lineage = open_lineage(directory, scratch, storage_options)
         self._store = self._lineage.store
         self._checkpointer = Checkpointer(self._store, self._ranks)
-        self._seen = self._lineage  # as it was when candidates were listed last
-        self._fits = Fits(fit, framework.limits, lambda ref: self._seen.read_manifest(ref))
+        self._beginning = Beginning(
+            *(framework, self._lineage, self._checkpointer),
+            resume=self._resume,
+            changes=changes or Changes(),
+            fit=fit,
+            log=self._log,
+        )
         # each asks the other, and not this session: a history lives until the interpreter ends, and a model must not
         history = self._history = History(self._log, lambda: leaving.received)
         self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, self._history, pin=finished_fit)
@@ -126,8 +123,7 @@ class Session:
         check = check or Check()
         if self._drill is not None:
             check = replace(check, steps=check.steps or Check.steps, on_mismatch="warn")
-        parts = (self._ranks, self._log, framework.vitals, self._history.loss)
-        self._evidence = Evidence(check, watch or Watch(), *parts)
+        self._evidence = Evidence(check, watch or Watch(), self._ranks, self._log, framework.vitals, self._history.loss)
         leaving = self._leaving = Leaving(
             preemption or Preemption(), self._ranks, self._lineage.tiers, self._log, lambda: history.slowest_s
         )
@@ -139,68 +135,48 @@ class Session:
         self._saved_at: int | None = None  # the batch of the newest save
         self._boundary: Progress | None = None  # the last
         self._is_stranded = False
-        self._restored: Restored | None = None
-        self._origin: Origin | None = None
-        self._given: Given | None = None
-        self._accepted = self._passed_over = Accepted()
         self.is_over = False
         """Whether the fit had come to its end before: nothing is left to be trained. Known after `start`."""
         self._attempt: Attempt | None = None
         self._checked_at: int | None = None
-        self._key = 0
         self._start_s = time.monotonic()
-        self._config: RunConfig = {}
-        self._provenance: Mapping[str, Any] = {}
 
     # ---- restoring
 
     def starts_from(self, path: str | os.PathLike[str], *, named: bool) -> bool:
-        """Whether a checkpoint of the framework's own starts this run: only as long as the run has none.
-
-        Args:
-            path: its file.
-            named: the user named this file, rather than whichever is the last or the best.
-
-        Raises:
-            ConfigChangedError: the run has checkpoints, and it started from another file; nothing was loaded.
-        """
-        text = os.fspath(path)
-        found = self._ranks.agree("the checkpoint to start from", None, lambda _: self._origin_to_load(text, named))
-        self._origin = Origin.from_dict(found)
-        if found is None:
-            self._log.info("ckpt_path=%r is not loaded: the run goes on from its own newest checkpoint", text)
-        return found is not None
-
-    def _origin_to_load(self, path: str, named: bool) -> dict[str, Any] | None:
-        candidates = list(self._candidates())
-        if not candidates:
-            return find_origin(path).as_dict()
-        for ref in candidates if named else ():
-            with contextlib.suppress(CorruptCheckpointError, CheckpointNotFoundError):  # `start` says so
-                origin = read_origin(self._seen, ref)
-                self._passed_over = check_origin(origin, path, self._changes, self._log, run=self._store.url)
-                break
-        return None
+        """See `Beginning.starts_from`."""
+        return self._beginning.starts_from(path, named=named)
 
     def give(self, given: Given) -> None:
-        """The checkpoint that starts this run was read, and carried what the framework does not save."""
-        self._given = given
+        """See `Beginning.give`."""
+        self._beginning.give(given)
+
+    def preamble(self) -> Mapping[str, Any]:
+        """See `Beginning.preamble`."""
+        return self._beginning.preamble()
+
+    def reconfigured(self) -> None:
+        """See `Beginning.reconfigured`."""
+        self._beginning.reconfigured()
+
+    def prepare(self, seed: int | None) -> None:
+        """See `Beginning.prepare`."""
+        self._beginning.prepare(seed)
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether there is something in its directory to go on from; asked on each rank alike."""
-        found = self._ranks.agree("what there is", None, lambda _: next(self._candidates(), None) is not None)
-        return bool(found)
+        """See `Beginning.has_checkpoints`."""
+        return self._beginning.has_checkpoints
 
     @property
     def has_restored(self) -> bool:
         """Whether the run goes on from a checkpoint in its directory."""
-        return self._restored is not None
+        return self._beginning.restored is not None
 
     @property
     def identity(self) -> tuple[int, RunConfig]:
         """The run's key and config, once it has started."""
-        return self._key, self._config
+        return self._beginning.key, self._beginning.config
 
     @property
     def observer(self) -> Observer:
@@ -211,67 +187,6 @@ class Session:
     def blocked_s(self) -> float | None:
         """Median seconds that a save of this attempt kept training waiting; None before the first."""
         return self._history.blocked_s
-
-    def _candidates(self) -> Iterator[CheckpointRef]:
-        self._seen = self._lineage.glance()
-        return self._offered()
-
-    def _offered(self) -> Iterator[CheckpointRef]:
-        if self._resume == "never" and not self._fits.fit:
-            return
-        yield from self._fits.choose(line(self._seen, self._resume))
-        if self._named is not None and self._fits.later is not None:  # what comes before the one that was named
-            yield from self._fits.choose(self._seen.line(self._seen.find(self._named).attempt))
-
-    @property
-    def _named(self) -> str | None:
-        return None if self._resume in ("auto", "must", "never") else self._resume
-
-    def preamble(self) -> Mapping[str, Any]:
-        """What the newest checkpoint tells the framework before `start`; empty for a new run.
-
-        Raises:
-            CheckpointNotFoundError: a checkpoint that was named is not there.
-            OSError: the store cannot be read.
-        """
-
-        def look(_: list[Any]) -> dict[str, Any]:
-            candidates = self._candidates()
-            return dict(first_preamble(self._seen, candidates))
-
-        return dict(self._ranks.agree("the preamble", None, look))
-
-    def reconfigured(self) -> None:
-        """The framework changed what decides a new run, by tuning it: compare later attempts with what it is now."""
-        self._config = {}
-        self._describe(self._key)
-
-    def prepare(self, seed: int | None) -> None:
-        """The loaders are asked for before `start` can compare configurations: tell the framework the run's key.
-
-        Args:
-            seed: the user's seed, None when there is none.
-
-        Raises:
-            CheckpointNotFoundError: a checkpoint that was named is not there.
-            OSError: the store cannot be read.
-        """
-
-        def choose(_: list[Any]) -> int:
-            readable = (key for ref in self._candidates() if (key := read_key(self._seen, ref)) is not None)
-            return next(readable, None) or self._new_key(seed)
-
-        self._key = self._ranks.agree("the key", None, choose)
-        self._framework.prepare(self._key)
-
-    def _new_key(self, seed: int | None) -> int:
-        if self._given is not None:
-            return self._given.entry.key
-        origin = self._fits.origin
-        before = None if self._key or origin is None else read_key(self._seen, origin)
-        if before is not None:  # a later fit of a run has randomness of its own, of the same root
-            return derive(before, self._fits.fit)
-        return self._key or new_key(seed)
 
     def start(self, seed: int | None) -> Restored | None:
         """Find the newest valid checkpoint of the run's line, compare configurations, and apply it.
@@ -290,32 +205,24 @@ class Session:
         """
         self._start_s = time.monotonic()
         self._leaving.watch()
-        for error in self._lineage.glance().damaged() if self._ranks.is_first else ():
-            self._log.warning("%s", error)
-        parts = (self._checkpointer, self._lineage, self._changes, self._describe, self._log, self._ranks)
-        found = Restorer(*parts, self._framework.live_weights).first_usable(self._candidates)
-        self._fits.adopt(self._ranks.share("the fits", self._fits.seen()))
+        beginning = self._beginning
+        found = beginning.find()
         if found is None:
-            self.is_over = self._fits.is_over(None, self._store.url, self._log)
+            self.is_over = beginning.fits.is_over(None, self._store.url, self._log)
             if not self.is_over:
-                self._begin_anew(seed)
+                beginning.begin_anew(seed)
             return None
-        self._restored, state = found
-        self._saved_at = self._restored.progress.batch
-        self._warn_of_newer(self._restored.ref)
-        self._key, self._saves.is_protected = self._restored.key, True
-        self._checkpointer.reserve(self._restored.size_bytes)
-        self._origin = self._restored.origin
-        self._accepted = self._restored.accepted
-        self._expect(self._restored, state)
+        restored, state = found
+        self._saved_at, self._saves.is_protected = restored.progress.batch, True
+        self._expect(restored, state)
         self._framework.apply(state)
-        restore_threads(self._accepted, self._log)
-        self.is_over = self._fits.is_over(self._restored, self._store.url, self._log)
-        if self.is_over and self._drill is not None and self._fits.later is None:
-            self._drill.end({"verdict": "over", "checkpoint": self._restored.ref.path})
-        if self.is_over and not self._ranks.share("the end state", self._restored.is_promoted):
-            self._open(self._restored.progress)  # `end` waits for it
-        return self._restored
+        restore_threads(restored.accepted, self._log)
+        self.is_over = beginning.fits.is_over(restored, self._store.url, self._log)
+        if self.is_over and self._drill is not None and beginning.fits.later is None:
+            self._drill.end({"verdict": "over", "checkpoint": restored.ref.path})
+        if self.is_over and not self._ranks.share("the end state", restored.is_promoted):
+            self._open(restored.progress)  # `end` waits for it
+        return restored
 
     def _expect(self, restored: Restored, state: State) -> None:
         """What was read, and what was recorded behind it, is what the first batches are compared with."""
@@ -327,45 +234,6 @@ class Session:
             reason=f"the changes that were accepted ({changed})" if changed else "",
         )
         self._evidence.compare_with(lambda: self._framework.parts(state), lambda: self._framework.parts(None))
-
-    def _warn_of_newer(self, ref: CheckpointRef) -> None:
-        """A name that stays in a script brings every restart back to it."""
-        if self._resume in ("auto", "must") or not self._ranks.is_first:
-            return
-        newest = next(iter(self._lineage.glance().candidates()), None)
-        if newest is not None and newest.path != ref.path:
-            self._log.warning(
-                "resume=%r goes back to %s although %s is there; take the name out to go on from the newest one",
-                self._resume,
-                ref.path,
-                newest.path,
-            )
-
-    def _begin_anew(self, seed: int | None) -> None:
-        self._fits.refuse_lost_end(self._store.url)
-        if self._resume == "must" and self._fits.origin is None:
-            raise CheckpointNotFoundError(
-                f'resume="must", but {self._store.url} holds no checkpoint to go on from. Check the directory, '
-                'or start the run with resume="auto".',
-                path=self._store.url,
-            )
-        self._key = self._ranks.share("the key", self._new_key(seed))
-        given, self._given = self._given, None  # its tensors are not needed twice
-        if given is None:
-            self._describe(self._key)
-        else:
-            self._accepted = adopt(given, self._framework, self._changes, self._describe, self._log)
-        if self._ranks.is_first:
-            self._checkpointer.reserve(self._framework.weights_bytes)
-
-    def _describe(self, key: int) -> RunConfig:
-        """The run's config, read once, before anything is loaded."""
-        self._framework.prepare(key)
-        if not self._config:
-            self._provenance = provenance()
-            chosen = describe_chosen(self._changes, self._provenance)
-            self._config = {**self._framework.describe(), **chosen}
-        return self._config
 
     # ---- running
 
@@ -385,11 +253,11 @@ class Session:
         self._boundaries.begin(progress)
         self._evidence.open(self._store, attempt)
         self._evidence.begin(progress)
-        self._history.begin(progress, resumed=self._restored is not None)
-        if self._restored is not None:
-            self._announce(self._restored, attempt)
+        self._history.begin(progress, resumed=self._beginning.restored is not None)
+        if self._beginning.restored is not None:
+            self._announce(self._beginning.restored, attempt)
         else:
-            what = f"fit {self._fits.fit} of this script begins" if self._fits.fit else "a new run"
+            what = f"fit {self._beginning.fits.fit} of this script begins" if self._beginning.fits.fit else "a new run"
             self._log.info("%s: %s in %s", what, attempt.name, self._store.url)
             if self._save.at_start:
                 place = self._ranks.agree("the start", None, lambda _: self._saves.next_place(progress.step))
@@ -400,12 +268,12 @@ class Session:
 
     def _open(self, progress: Progress) -> Attempt:
         """Claim the attempt. What is on the scratch alone becomes its first checkpoint."""
-        restored = self._restored
-        accepted = self._passed_over.record() + self._accepted.record()
-        info = {"provenance": dict(self._provenance), "accepted": accepted, "key": self._key}
-        info |= {"keep": asdict(self._keep), "restored_digest": restored and restored.digest, **self._origin_fact}
+        beginning, restored = self._beginning, self._beginning.restored
+        accepted = beginning.passed_over.record() + beginning.accepted.record()
+        info = {"provenance": dict(beginning.provenance), "accepted": accepted, "key": beginning.key}
+        info |= {"keep": asdict(self._keep), "restored_digest": restored and restored.digest, **beginning.origin_fact}
         # a fit after another one goes on from live objects that are what that one had saved at its end
-        origin = restored.ref if restored else self._fits.origin
+        origin = restored.ref if restored else beginning.fits.origin
         attempt = claim(self._lineage, self._ranks, origin=origin, info=info, anew=self._resume == "never")
         tiers, size_bytes = self._lineage.tiers, restored.all_bytes if restored else self._framework.weights_bytes
         scratch = admit(tiers, attempt, size_bytes, self._ranks, self._log)
@@ -569,7 +437,7 @@ class Session:
 
     def _take(self, progress: Progress, reason: str, place: list[Any], ending: Ending | None = None) -> None:
         """Capture and stage now, write in the background."""
-        header = self._header(progress, reason) | mark(self._fits.fit, ending)
+        header = self._header(progress, reason) | mark(self._beginning.fits.fit, ending)
         self._saves.take(self._framework.capture, header, place, progress)
         self._saved_at = progress.batch
         self._boundaries.taken(progress)
@@ -583,18 +451,14 @@ class Session:
             "reason": reason,
             "metrics": metric_entries(metrics),
             "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "key": self._key,
-            "config": to_json(self._config),
-            "provenance": dict(self._provenance),
+            "key": self._beginning.key,
+            "config": to_json(self._beginning.config),
+            "provenance": dict(self._beginning.provenance),
             "preamble": dict(self._framework.preamble()),
             "trained_s": round(self._history.trained_s, 6),
             "evidence": self._evidence.header,
-            **self._origin_fact,
+            **self._beginning.origin_fact,
         }
-
-    @property
-    def _origin_fact(self) -> dict[str, Any]:
-        return {} if self._origin is None else {ORIGIN: self._origin.as_dict()}
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until the save in flight is in the directory; with several ranks for this one's share, as far as it is.

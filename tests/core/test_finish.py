@@ -136,7 +136,7 @@ def test_fits_of_a_script_follow_one_another(directory, start, limited):
     second = start(directory, first.toy, **RARE, fit=1)
     assert second.restored is None
     key = second.toy.key
-    assert key != first.session._key
+    assert key != first.session._beginning.key
     second.num = 2
     second.train(1).session.end()
     # started again: the first fit is over, the second goes on
