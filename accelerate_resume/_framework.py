@@ -407,6 +407,7 @@ class AcceleratorFramework:
             optimizers=self._accelerated.optimizers,
             scale=self._accelerated.scale,
             samples=self.tracker.samples(self.ranks.size),
+            is_between=self.tracker.is_behind_loop or self.tracker.is_between,
         )
 
     def apply(self, state: State) -> None:

@@ -350,6 +350,7 @@ class TrainerAdapter:
             optimizers=self.trainer.optimizers,
             scale=None if scaler is None else float(scaler.get_scale()),
             samples=self._data.train.samples(num_batches),
+            is_between=bool(self._epoch._num_ready_batches_reached()),
         )
 
     @property

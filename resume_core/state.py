@@ -119,9 +119,11 @@ class Vitals:
         optimizers: torch's own.
         scale: of the loss, None where it is not scaled.
         samples: of each loader that the last batch came from, where that stands and which samples it gave; strict JSON.
+        is_between: whether code of the user's, or what is due at the end of an epoch, comes before the next batch.
     """
 
     parameters: Mapping[str, torch.Tensor]
     optimizers: Sequence[torch.optim.Optimizer]
     scale: float | None
     samples: Sequence[Mapping[str, Any]]
+    is_between: bool = False

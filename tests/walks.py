@@ -12,7 +12,7 @@ import torch
 from resume_core import Keep, SaveEvery
 from resume_core.ranks import Ranks
 from resume_core.session import Session
-from resume_core.state import Ending, Fact, Progress, State
+from resume_core.state import Ending, Fact, Progress, State, Vitals
 
 
 class Walk:
@@ -42,6 +42,12 @@ class Walk:
 
     def live_weights(self) -> dict[str, torch.Tensor]:
         return {"place": self.place}
+
+    def parts(self, state: State | None) -> dict[str, Any]:
+        return {"weights": (self.capture() if state is None else state).model}
+
+    def vitals(self) -> Vitals:
+        return Vitals(self.capture().model, [], None, [])
 
     def apply(self, state: State) -> None:
         self.place.copy_(state.model["place"])

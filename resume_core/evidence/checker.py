@@ -77,8 +77,9 @@ class Checker:
     def _compare_with_predicted(self, record: Record, *, is_first: bool) -> list[Row]:
         found: list[tuple[str, Any, Any]] = []
         lrs = self._predicted.get("lrs")
-        # a schedule by epochs moves behind the last boundary of one
-        if isinstance(lrs, list) and record.lrs and self._num_steps == 1 and not self._start.ends_epoch:
+        # a schedule by epochs moves behind the end of one
+        moves = self._start.ends_epoch or self._predicted.get("is_between")
+        if isinstance(lrs, list) and record.lrs and self._num_steps == 1 and not moves:
             expected = [as_number(value) for value in lrs]
             if expected != record.lrs:
                 found.append(("learning rate", expected, record.lrs))

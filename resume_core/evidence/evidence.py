@@ -69,6 +69,7 @@ class Evidence:
         self._of_step: list[Any] = []  # losses since the last step
         self._step = self._batch = 0
         self._strict_until = -1
+        self._is_between = self._compares_early = False
         self._weights: WeightSample | None = None
         self._report: Callable[[Mapping[str, Any]], None] = lambda result: None
         self.result: Mapping[str, Any] = {}
@@ -87,6 +88,8 @@ class Evidence:
     def begin(self, progress: Progress) -> None:
         """Training begins, or goes on, at ``progress``."""
         self._step, self._batch = progress.step, progress.batch
+        if self._compares_early:
+            self.observer.before_first()
         self.observer.listens = self._watch.on != "off"
         self._listen(progress)
 
@@ -112,7 +115,7 @@ class Evidence:
             is_same_machine: hardware, versions and threads are those that it was taken with.
             reason: why what is computed may be other than it was, empty when it should not be.
         """
-        watched = predicted.get("watch")
+        watched, self._is_between = predicted.get("watch"), bool(predicted.get("is_between"))
         if isinstance(watched, Mapping):
             self._losses.restore(watched.get("losses"))
             self._norms.restore(watched.get("grad_norms"))
@@ -135,7 +138,9 @@ class Evidence:
         return [record for place, record in enumerate(recorded) if place == 0 or recorded[place - 1].step < step]
 
     def compare_with(self, saved: Callable[[], Mapping[str, Any]], live: Callable[[], Mapping[str, Any]]) -> None:
-        """Compare the state that was read, and is about to be applied, with the live objects before the first batch.
+        """Compare the state that was read, and is about to be applied, with the live objects.
+
+        That is done right before the first batch; where something else comes before that, when training goes on.
 
         Args:
             saved: gives its parts, see `resume_core.framework.Framework.parts`.
@@ -152,6 +157,7 @@ class Evidence:
 
         if prints:
             self.observer.first = compare
+            self._compares_early = self._is_between
 
     def _is_exact(self) -> bool:
         """Whether computing the same again gives the same bits."""
@@ -180,7 +186,8 @@ class Evidence:
         rates = [float(group["lr"]) for one in vitals.optimizers for group in one.param_groups if "lr" in group]
         samples = [{k: v for k, v in sample.items() if k != "ids"} for sample in vitals.samples]
         watched = {"losses": self._losses.state(), "grad_norms": self._norms.state()}
-        return {"lrs": [as_json(rate) for rate in rates], "samples": samples, "watch": watched}
+        found = {"lrs": [as_json(rate) for rate in rates], "samples": samples, "watch": watched}
+        return {**found, "is_between": vitals.is_between}
 
     def saved(self, name: str, progress: Progress) -> None:
         """A save was taken, in the folder of that name: record what follows."""

@@ -41,11 +41,15 @@ class Observer:
 
     def batch(self, batch: Any) -> None:
         """A batch is about to be trained on, as training gets it."""
+        self.before_first()
+        if self.records:
+            self.guarded(lambda: self.inputs.append(list(print_inputs(batch))))
+
+    def before_first(self) -> None:
+        """Nothing was trained in this process yet."""
         if self.first is not None:
             first, self.first = self.first, None
             self.guarded(first)
-        if self.records:
-            self.guarded(lambda: self.inputs.append(list(print_inputs(batch))))
 
     def loss(self, loss: Any) -> None:
         """That of a backward pass: a tensor, a number, or None where there is none."""

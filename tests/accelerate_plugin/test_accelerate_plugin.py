@@ -23,6 +23,8 @@ def test_the_public_names_are_those_of_the_design():
         "Keep",
         "Changes",
         "Preemption",
+        "Check",
+        "Watch",
     ]
 
 

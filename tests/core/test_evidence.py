@@ -10,63 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Toy
+from trained import Run
 
 from resume_core import Check, DivergedError, SaveEvery
 from resume_core.evidence.compare import compare
 from resume_core.evidence.prints import WeightSample, print_inputs
 from resume_core.evidence.record import Record
-from resume_core.session import Session
-from resume_core.state import Progress, Vitals
-
-
-class Trained(Toy):
-    """Trains one parameter with an optimizer, and says where it is."""
-
-    def __init__(self, **facts):
-        super().__init__(**facts)
-        self.optimizer = torch.optim.SGD([torch.nn.Parameter(self.value)], lr=0.5)
-        self.value = self.optimizer.param_groups[0]["params"][0].data
-        self.position, self.shift = 0, 0
-
-    def parts(self, state):
-        found = super().parts(state)
-        return (
-            found if state is None else {"weights": {name: value.clone() for name, value in found["weights"].items()}}
-        )
-
-    def vitals(self):
-        (parameter,) = self.optimizer.param_groups[0]["params"]
-        where = {"loader": 0, "pass": 0, "num_batches": self.position, "position": 4 * self.position}
-        return Vitals(
-            {"value": parameter}, [self.optimizer], None, [{**where, "ids": [self.position], "num_samples": 4}]
-        )
-
-
-class Run:
-    def __init__(self, directory, **options):
-        self.toy = Trained()
-        options = {"save": SaveEvery(steps=5, minutes=None), "check": Check(), **options}
-        self.session = Session(self.toy, directory, **options)
-        self.restored = self.session.start(7)
-        at = self.restored.progress if self.restored else Progress()
-        self.num = self.toy.position = at.step
-        self.session.begin(at)
-
-    def train(self, num_steps, loss=1.0):
-        observer, toy = self.session.observer, self.toy
-        (parameter,) = toy.optimizer.param_groups[0]["params"]
-        for _ in range(num_steps):
-            self.num += 1
-            toy.position = self.num + toy.shift
-            observer.batch({"x": torch.full((4,), float(self.num))})
-            parameter.grad = torch.full((3,), float(self.num))
-            observer.loss(torch.tensor(loss + self.num / 8))
-            observer.gradients(toy.optimizer)
-            toy.optimizer.step()
-            self.session._saves.writer.wait()
-            self.session.boundary(Progress(step=self.num, batch=self.num))
-        return self
 
 
 def result(directory):

@@ -7,7 +7,7 @@ import random
 
 import pytest
 import torch
-from test_evidence import Run
+from trained import Run
 
 from resume_core import DivergedError, Watch
 from resume_core.evidence.watch import Series
@@ -96,8 +96,7 @@ def test_gradients_are_watched_too(tmp_path, caplog):
     run = Run(str(tmp_path / "run"))
     run.train(1)
     run.session.observer.batch(torch.ones(1))
-    (parameter,) = run.toy.optimizer.param_groups[0]["params"]
-    parameter.grad = torch.tensor([1.0, math.inf, 0.0])
+    run.toy.parameter.grad = torch.tensor([1.0, math.inf, 0.0])
     run.session.observer.gradients(run.toy.optimizer)
     run.train(1)
     assert "the norm of the gradients is inf at step 2" in caplog.text

@@ -329,7 +329,8 @@ def test_optimizer_state_keeps_its_precision_when_parameters_are_in_bf16(fit):
 
 
 def test_public_names_are_those_of_the_design():
-    assert lightning_resume.__all__ == ["ResumeCallback", "SaveEvery", "Keep", "Changes", "Preemption"]
+    names = ["ResumeCallback", "SaveEvery", "Keep", "Changes", "Preemption", "Check", "Watch"]
+    assert lightning_resume.__all__ == names
 
 
 def test_loaders_asked_for_early_read_nothing_before_the_run_knows_where_it_goes_on(fit):

@@ -11,6 +11,8 @@ from harness import Job, assert_same_run, committed, start, train
 from kills import Death, deaths, die, finish, newest_committed
 from walks import Start
 
+from resume_core.storage.paths import is_report
+
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="/proc tells which file a call is about")
 
 
@@ -25,7 +27,7 @@ def leftovers(directory):
     """What lies there beside committed checkpoints and the attempts' own files."""
     whole = {path.parent for path in directory.glob("attempt-*/step-*/manifest.json")}
     found = [path for path in directory.rglob("*") if path.is_file() and path.parent not in whole]
-    return [path for path in found if path.name not in ("attempt.json", "history.json")]
+    return [path for path in found if path.name != "attempt.json" and not is_report(path.name)]
 
 
 def check_resumed(killed, expected):
