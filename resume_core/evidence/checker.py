@@ -81,7 +81,9 @@ class Checker:
         moves = self._start.ends_epoch or self._predicted.get("is_between")
         if isinstance(lrs, list) and record.lrs and self._num_steps == 1 and not moves:
             expected = [as_number(value) for value in lrs]
-            if expected != record.lrs:
+            # with several optimizers some may not have stepped
+            alike = expected == record.lrs if len(expected) == len(record.lrs) else set(record.lrs) <= set(expected)
+            if not alike:
                 found.append(("learning rate", expected, record.lrs))
         if is_first:
             for now in record.samples:
