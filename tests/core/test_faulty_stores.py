@@ -12,7 +12,7 @@ import pytest
 from storage.faults import Faults, FaultyStore, SlowStore
 from walks import Start
 
-from resume_core import candidates as candidates_module
+from resume_core import directory as directory_module
 from resume_core.errors import ResumeError
 from resume_core.state import Progress
 from resume_core.storage import open_store
@@ -25,7 +25,7 @@ def around(monkeypatch):
     """Have sessions use a store of ours around the one of their URL."""
 
     def use(make):
-        monkeypatch.setattr(candidates_module, "open_store", lambda *args: make(open_store(*args)))
+        monkeypatch.setattr(directory_module, "open_store", lambda *args: make(open_store(*args)))
 
     return use
 

@@ -67,7 +67,7 @@ def test_saves_of_a_later_attempt_look_once_at_each_that_was_before(begin, made)
     made()
     save(run)
     requests = made()
-    assert len(requests) <= 2 * (NUM_FILES + 1) + 1 + 6, requests
+    assert len(requests) <= 2 * (NUM_FILES + 1) + 1 + 6 + 2, requests
     run.session.end()
 
 
