@@ -20,7 +20,7 @@ class Checker:
 
     Args:
         start: where the run goes on.
-        recorded: behind that, by the interrupted run; empty when it recorded nothing.
+        recorded: behind that, by the interrupted run, of as many batches on each rank; empty when it recorded nothing.
         predicted: what the save knew of the next batch, see `Evidence.header`.
         rtol: relative tolerance for what is computed; None for bit by bit.
         reason: why what is computed may be other than it was; empty when it should not be.
@@ -47,12 +47,12 @@ class Checker:
         """How many places of the state that was read were compared with the live objects, and which of them differ."""
         self._num_live, self._changed = num_places, list(differing)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more is to be compared."""
+    def is_over(self, progress: Progress) -> bool:
+        """Whether nothing more is to be compared at a boundary; alike on all ranks, whatever each has met with."""
+        num_batches = progress.batch - self._start.batch
         if not self._recorded:
-            return self._num_batches > 0 and (self._num_steps > 0 or self._num_batches > 1)
-        return self._num_batches >= len(self._recorded)
+            return num_batches > 1 or (num_batches == 1 and progress.step > self._start.step)
+        return num_batches >= len(self._recorded)
 
     def wants_sizes(self, batch: int) -> bool:
         """Whether norms were recorded at that batch."""
@@ -65,7 +65,7 @@ class Checker:
             record: of it.
             names: of the parameters.
         """
-        place = self._num_batches
+        place = record.batch - self._start.batch - 1
         self._num_batches += 1
         self._num_steps += record.step > self._step
         if self._recorded:

@@ -129,6 +129,8 @@ class Evidence:
             self._log.warning("what was recorded behind %s cannot be read: %s", ref.path, error)
         rtol = None if is_same_machine and self._is_exact() else self._tolerance()
         recorded = self._as_far_as(recorded, progress.step + int(self._check.steps))
+        # the ranks meet behind the last of them, so there must be as many on each
+        recorded = recorded[: self._ranks.agree("what was recorded", len(recorded), min)]
         self._checker = Checker(progress, recorded, predicted, rtol=rtol, reason=reason)
         self._from, self._digest, self._strict_until = ref.path, digest, progress.step + int(self._check.steps)
 
@@ -216,7 +218,7 @@ class Evidence:
         inputs, losses, lrs, norms = self.observer.take()
         if not self.observer.is_broken:
             self.observer.guarded(lambda: self._look(progress, inputs, losses, lrs, norms))
-        if self._checker is not None and (self.observer.is_broken or self._checker.is_over):
+        if self._checker is not None and self._checker.is_over(progress):
             self.conclude()
         self._listen(progress)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from test_ranks import together
 from trained import Run
 
 from resume_core import Check, DivergedError, SaveEvery
@@ -181,6 +182,28 @@ def test_only_the_newest_saves_are_kept(tmp_path):
     (file,) = Path(directory).glob("*/evidence-00000.json")
     names = [save["checkpoint"] for save in json.loads(file.read_text())["saves"]]
     assert names == [f"step-{step:09d}" for step in range(12, 20)]  # behind the last one nothing was trained
+
+
+@pytest.mark.parametrize("fault", ["nothing recorded", "evidence given up"])
+def test_ranks_end_the_check_together_whatever_one_of_them_lacks(tmp_path, fault):
+    directory = str(tmp_path / "run")
+
+    def first(ranks):
+        Run(directory, ranks).train(8).session._evidence.close()
+
+    def again(ranks):
+        run = Run(directory, ranks)
+        if fault == "evidence given up" and ranks.rank == 1:
+            run.session._evidence._vitals = lambda: 1 / 0
+        run.train(3)
+        return run.session._evidence.is_checking
+
+    together(2, first)
+    if fault == "nothing recorded":
+        (file,) = Path(directory).glob("*/evidence-00001.json")
+        file.unlink()
+    assert together(2, again)[0] == [False, False]
+    assert result(directory)["is_recorded"] == (fault == "evidence given up")
 
 
 # ---- records

@@ -13,8 +13,8 @@ from resume_core.state import Fact, Progress, State, Vitals
 class Trained:
     """Implements `resume_core.framework.Framework`."""
 
-    def __init__(self):
-        self.ranks, self.limits, self.metrics = Ranks(), {}, {}
+    def __init__(self, ranks=None):
+        self.ranks, self.limits, self.metrics = ranks or Ranks(), {}, {}
         self.parameter = torch.nn.Parameter(torch.zeros(3))
         self.optimizer = torch.optim.SGD([self.parameter], lr=0.5)
         self.position, self.shift = 0, 0
@@ -54,8 +54,8 @@ class Trained:
 class Run:
     """One start of it, that saves at each fifth step."""
 
-    def __init__(self, directory, **options):
-        self.toy = Trained()
+    def __init__(self, directory, ranks=None, **options):
+        self.toy = Trained(ranks)
         options = {"save": SaveEvery(steps=5, minutes=None), "check": Check(), **options}
         self.session = Session(self.toy, directory, **options)
         self.restored = self.session.start(7)
