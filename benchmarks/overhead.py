@@ -14,7 +14,7 @@ import gc
 import sys
 from pathlib import Path
 
-from measures import accelerating, saving, seeding, seek, session
+from measures import accelerating, evidence, saving, seeding, seek, session
 from measures.report import Measure, load_average, machine, peak_rss_bytes, print_table, write_files
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
@@ -24,6 +24,7 @@ PARTS = {
     "seek": seek.measure,
     "session": session.measure,
     "accelerate": accelerating.measure,
+    "evidence": evidence.measure,
     "saving": saving.measure,
 }
 

@@ -7,7 +7,6 @@ the last batch that is compared, which all of them reach alike; what they find t
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -90,8 +89,7 @@ class Evidence:
         self._step, self._batch = progress.step, progress.batch
         if self._compares_early:
             self.observer.before_first()
-        self.observer.listens = self._watch.on != "off"
-        self._listen(progress)
+        self._listen()
 
     def resume(
         self,
@@ -195,7 +193,7 @@ class Evidence:
         """A save was taken, in the folder of that name: record what follows."""
         if not self.observer.is_broken:
             self._recorder.saved(name, progress)
-            self._listen(progress)
+            self._listen()
 
     # ---- boundaries
 
@@ -215,25 +213,27 @@ class Evidence:
         Raises:
             DivergedError: the check is over, something differs, and ``Check(on_mismatch="stop")``.
         """
-        inputs, losses, lrs, norms = self.observer.take()
         if not self.observer.is_broken:
-            self.observer.guarded(lambda: self._look(progress, inputs, losses, lrs, norms))
+            try:
+                self._look(progress)
+            except Exception as error:  # of whatever kind: training goes on without evidence
+                self.observer.give_up(error)
         if self._checker is not None and self._checker.is_over(progress):
             self.conclude()
-        self._listen(progress)
+            self._listen()
 
-    def _look(
-        self, progress: Progress, inputs: list[Any], losses: list[Any], lrs: list[float], norms: list[float]
-    ) -> None:
+    def _look(self, progress: Progress) -> None:
         if progress.batch == self._batch:
             return  # the end of an epoch is a boundary too
-        self._batch = progress.batch
-        if self.observer.records:
+        self._batch, observer = progress.batch, self.observer
+        inputs, losses, lrs, norms = observer.take()
+        if observer.records:
             record = self._record(progress, losses)
             record.inputs, record.lrs, record.grad_norms = inputs, lrs, norms
             self._recorder.add(record)
             if self._checker is not None:
                 self._checker.add(record, self._sample(self._vitals()).names)
+            self._listen()
         self._of_step += losses
         if progress.step > self._step:
             self._watch_step(progress.step, norms)
@@ -255,34 +255,40 @@ class Evidence:
             self._weights = WeightSample(vitals.parameters)
         return self._weights
 
-    def _listen(self, progress: Progress) -> None:
-        """What is wanted of the next batch."""
-        if self.observer.is_broken:
-            return
-        watches = self._watch.on != "off"
-        self.observer.records = self._recorder.is_open or self._checker is not None
-        self.observer.listens = watches or self.observer.records
-        self.observer.wants_norms = self.observer.records or (watches and progress.step % _NORMS_EVERY == 0)
+    def _listen(self) -> None:
+        """What is wanted of the batches that follow."""
+        if not self.observer.is_broken:
+            self.observer.records = self._recorder.is_open or self._checker is not None
+            self.observer.listens = self._watch.on != "off" or self.observer.records
 
     # ---- what is watched
 
     def _watch_step(self, step: int, norms: list[float]) -> None:
         self._step, losses, self._of_step = step, self._of_step, []
-        if losses:
+        is_strict, watches = step <= self._strict_until, self._watch.on != "off"
+        self.observer.wants_norms = watches and step % _NORMS_EVERY == 0
+        if len(losses) == 1 and isinstance(losses[0], float) and not self._unread:
+            self._watch_loss(step, losses[0], is_strict=is_strict)
+        elif losses:
             self._unread.append((step, losses))
-        is_strict = step <= self._strict_until
-        if is_strict or len(self._unread) >= _READ_EVERY or not any(isinstance(one, torch.Tensor) for one in losses):
-            self._read()
-        for norm in norms if self._watch.on != "off" else ():
+            waits = any(isinstance(one, torch.Tensor) for one in losses)
+            if is_strict or not waits or len(self._unread) >= _READ_EVERY:
+                self._read()
+        for norm in norms if watches else ():
             self._say(self._norms.add(norm, step, is_strict=is_strict))
 
     def _read(self) -> None:
         unread, self._unread = self._unread, []
         for step, losses in unread:
-            mean = math.fsum(map(float, losses)) / len(losses)
-            self._tell(step, mean)
-            if self._watch.on != "off":
-                self._say(self._losses.add(mean, step, is_strict=step <= self._strict_until))
+            mean = sum(map(float, losses)) / len(losses)
+            self._watch_loss(step, mean, is_strict=step <= self._strict_until)
+
+    def _watch_loss(self, step: int, loss: float, *, is_strict: bool) -> None:
+        self._tell(step, loss)
+        if self._watch.on != "off":
+            problem = self._losses.add(loss, step, is_strict=is_strict)
+            if problem is not None:
+                self._say(problem)
 
     def _say(self, problem: str | None) -> None:
         if problem is None:

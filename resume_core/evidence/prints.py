@@ -7,7 +7,6 @@ process. A print of a batch costs a fraction of a millisecond, whatever the size
 from __future__ import annotations
 
 import base64
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -15,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 import xxhash
+
+from resume_core.capture.python_rng import save_python
 
 __all__ = [
     "WeightSample",
@@ -99,10 +100,13 @@ def _sampled(tensor: torch.Tensor) -> torch.Tensor:
 
 def print_rng() -> str:
     """A digest of the state of every global generator; nothing is drawn."""
-    version, words, gauss = random.getstate()
+    words, gauss = save_python()
+    if not isinstance(words, bytes):
+        _, (*plain, position), gauss = words
+        words = np.asarray([position, *plain], np.uint32).tobytes()
     of_numpy = np.random.get_state(legacy=False)
-    state = xxhash.xxh3_128(np.asarray(words, np.uint32).tobytes())
-    state.update(f"{version} {gauss}".encode())
+    state = xxhash.xxh3_128(words)
+    state.update(str(gauss).encode())
     for path, leaf in leaves(of_numpy):
         state.update(path.encode())
         state.update(leaf.tobytes() if isinstance(leaf, np.ndarray) else repr(leaf).encode())

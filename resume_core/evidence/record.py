@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 __all__ = ["Record", "as_json", "as_number"]
@@ -54,7 +54,7 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         """Strict JSON."""
-        found = asdict(self)
+        found = dict(vars(self))  # nothing in it is changed later
         found["inputs"] = [[digest, as_json(norm)] for digest, norm in self.inputs]
         for name in ("losses", "lrs", "grad_norms"):
             found[name] = [as_json(value) for value in found[name]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import random
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from trained import Run
 
 from resume_core import Check, DivergedError, SaveEvery
 from resume_core.evidence.compare import compare
-from resume_core.evidence.prints import WeightSample, print_inputs
+from resume_core.evidence.prints import WeightSample, print_inputs, print_rng
 from resume_core.evidence.record import Record
 
 
@@ -272,6 +273,17 @@ class Item:
 def test_prints_tell_batches_apart(one, other):
     assert print_inputs(one) == print_inputs(one)
     assert print_inputs(one)[0] != print_inputs(other)[0]
+
+
+def test_generators_are_told_apart_and_not_moved(monkeypatch):
+    before = print_rng()
+    assert print_rng() == before
+    monkeypatch.setattr("resume_core.evidence.prints.save_python", lambda: (random.getstate(), None))
+    assert print_rng() == before  # where the layout of the generator is another one
+    for draw in (random.random, np.random.rand, lambda: torch.rand(1), lambda: random.gauss(0, 1)):
+        draw()
+        assert print_rng() != before
+        before = print_rng()
 
 
 def test_of_a_large_batch_each_sample_is_seen():
