@@ -182,17 +182,22 @@ class AcceleratorFramework:
     def _clip_norm(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         norm = plain(*args, **kwargs)  # of the gradients before, and unscaled
         self._has_clipped = True
-        self.observer.clipped_norm(norm)
+        self.observer.clipped_norm(norm, may_overflow=self._scales)
         return norm
 
+    @property
+    def _scales(self) -> bool:
+        return self._accelerated.accelerator.scaler is not None
+
     def _clip_value(self, plain: Callable[..., Any], parameters: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._accelerated.scale is None:  # else they are unscaled in there
+        if not self._scales:  # else they are unscaled in there
             parameters, self._has_clipped = list(parameters), True
             self.observer.norm_of(parameters)
         return plain(parameters, *args, **kwargs)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self.observer.gradients(optimizer, with_norm=not self._has_clipped)
+        # a fused optimizer unscales by itself, and finds out there what has overflown
+        self.observer.gradients(optimizer, with_norm=not self._has_clipped, may_overflow=self._scales)
 
     def _stepped(self, *_: Any) -> None:
         self._has_clipped = False

@@ -174,7 +174,7 @@ class ResumeCallback(Callback):
         adapter.install(
             early=lambda: session.prepare(seed.value),
             ready=lambda: self._start(session, adapter, seed.value),
-            first_fetch=session.begin,
+            first_fetch=lambda progress: self._begin(session, progress),
             boundary=session.boundary,
             pause=session.pause,
             stranded=session.stranded,
@@ -219,6 +219,10 @@ class ResumeCallback(Callback):
         for loader in adapter.train_loaders:
             for note in loader_warnings(loader):
                 self._log.warning("%s", note)
+
+    def _begin(self, session: Session | EmbeddedSession, progress: Progress) -> None:
+        session.begin(progress)
+        session.observer.before_first()  # hooks of other callbacks may set a learning rate before each batch
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Look at what user code keeps in plain attributes."""

@@ -45,7 +45,7 @@ __all__ = [
 _T = TypeVar("_T")
 _DAMAGE, _GONE = "damage", "gone"
 _THREADS = "environment.threads"
-_GO_ON_AS_SAVED = ("seed", "optimizer", "scheduler")  # first words of such names
+_GO_ON_AS_SAVED = ("seed", "optimizer")  # first words of such names; functions of a schedule are in no state
 
 
 @dataclass(frozen=True)

@@ -350,6 +350,7 @@ class Session:
         if self._leaving.is_long(self._boundaries.pauses_s, ahead) and self._saved_at != progress.batch:
             self._boundaries.request(anywhere=True)
         if self._boundaries.is_meeting(progress):
+            self._evidence.look_now()
             place = self._boundaries.meet(progress)
             if self._boundaries.alarm is not None:
                 raise DivergedError(f"{self._boundaries.alarm}. Nothing was saved there.", step=progress.step)
@@ -387,7 +388,8 @@ class Session:
         same = progress == self._boundary and not progress.ends_epoch and self._ranks.size == 1
         if self._attempt is None or self._is_stranded or not same or self._saved_at == progress.batch:
             return
-        if self._evidence.holds_saves:
+        self._evidence.look_now()
+        if self._evidence.holds_saves or self._evidence.alarm is not None:
             return
         self._is_stranded = True
         what = type(error).__name__

@@ -23,19 +23,19 @@ def plant(name: str) -> None:
 
 def _before_the_first_batch(strike: Callable[[Any], None]) -> None:
     """``strike`` is given the framework that the evidence looks at."""
-    plain, found = Observer.batch, []
+    plain, found = Observer.before_first, []
     plain_compare = Evidence.compare_with
 
     def compare_with(self: Evidence, saved: Any, live: Any) -> None:
         plain_compare(self, saved, live)
         found.append(self._vitals.__self__)  # type: ignore[attr-defined]
 
-    def batch(self: Observer, one: Any) -> None:
+    def before_first(self: Observer) -> None:
         while found:
             strike(found.pop())
-        plain(self, one)
+        plain(self)
 
-    Evidence.compare_with, Observer.batch = compare_with, batch  # type: ignore[method-assign]
+    Evidence.compare_with, Observer.before_first = compare_with, before_first  # type: ignore[method-assign]
 
 
 def _drop_optimizer_state(framework: Any) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import itertools
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ __all__ = ["is_plain_batching", "order", "plain_ids", "sampler_chain", "sampler_
 _SPLIT = 4096  # indices made into integers at a time
 _DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _END: Any = object()
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # other in each process
 _MAX_IDS = 256  # of one batch that are written out
 
 
@@ -188,4 +190,4 @@ def _plain_id(value: Any) -> Any:
     try:
         return operator.index(value)
     except TypeError:
-        return repr(value)
+        return _ADDRESS.sub("", repr(value))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from resume_core.evidence.compare import Row, compare
-from resume_core.evidence.record import Record, as_number
+from resume_core.evidence.record import Record
 from resume_core.state import Progress
 
 __all__ = ["Checker", "merge_results"]
@@ -65,32 +65,23 @@ class Checker:
             record: of it.
             names: of the parameters.
         """
-        place = record.batch - self._start.batch - 1
+        saved = next((one for one in self._recorded if one.batch == record.batch), None)
+        if saved is not None:
+            self._rows += compare(saved, record, self._rtol, names)
+        elif not self._recorded and not self._num_batches:
+            self._rows += self._compare_with_predicted(record)
         self._num_batches += 1
-        self._num_steps += record.step > self._step
-        if self._recorded:
-            self._rows += compare(self._recorded[place], record, self._rtol, names)
-        else:
-            self._rows += self._compare_with_predicted(record, is_first=place == 0)
+        self._num_steps += record.step > self._step and (saved is not None or not self._recorded)
         self._step = record.step
 
-    def _compare_with_predicted(self, record: Record, *, is_first: bool) -> list[Row]:
-        found: list[tuple[str, Any, Any]] = []
-        lrs = self._predicted.get("lrs")
-        # a schedule by epochs moves behind the end of one
-        moves = self._start.ends_epoch or self._predicted.get("is_between")
-        if isinstance(lrs, list) and record.lrs and self._num_steps == 1 and not moves:
-            expected = [as_number(value) for value in lrs]
-            # with several optimizers some may not have stepped
-            alike = expected == record.lrs if len(expected) == len(record.lrs) else set(record.lrs) <= set(expected)
-            if not alike:
-                found.append(("learning rate", expected, record.lrs))
-        if is_first:
-            for now in record.samples:
-                expected_at, at = self._next_place(now), (now["num_batches"], now["position"])
-                if expected_at is not None and expected_at != at:
-                    found.append((f"position of loader {now['loader']}", expected_at, at))
-        return [Row(record.batch, record.step, name, str(a), str(b)) for name, a, b in found]
+    def _compare_with_predicted(self, record: Record) -> list[Row]:
+        rows = []
+        for now in record.samples:
+            expected, at = self._next_place(now), (now["num_batches"], now["position"])
+            if expected is not None and expected != at:
+                name = f"position of loader {now['loader']}"
+                rows.append(Row(record.batch, record.step, name, str(expected), str(at)))
+        return rows
 
     def _next_place(self, now: Mapping[str, Any]) -> tuple[int, int] | None:
         """Where a loader stands behind the first batch, if it goes on as the save says."""
@@ -123,6 +114,7 @@ def merge_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first["rows"] = [{**row, "rank": rank} for rank, result in enumerate(results) for row in result["rows"]]
     first["num_rows"] = sum(result["num_rows"] for result in results)
     first["is_recorded"] = all(result["is_recorded"] for result in results)
+    first["steps"] = min(result["steps"] for result in results)  # fewer where evidence was given up
     several = len(results) > 1
     places = [
         f"{place}, rank {rank}" if several else place

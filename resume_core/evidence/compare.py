@@ -78,13 +78,15 @@ def compare(saved: Record, now: Record, rtol: float | None, names: Sequence[str]
 
 
 def _samples(saved: Sequence[Any], now: Sequence[Any]) -> Iterator[tuple[str, Any, Any]]:
+    if not saved or not now:
+        return  # not known in one of them
     if len(saved) != len(now):
         yield "loaders", len(saved), len(now)
         return
     for place, (before, after) in enumerate(zip(saved, now, strict=True)):
         suffix = f" of loader {before.get('loader', place)}"
         for key, name in (("loader", "loader"), ("num_batches", "batch"), ("position", "position"), ("ids", "samples")):
-            if before.get(key) != after.get(key):
+            if before.get(key) != after.get(key) and None not in (before.get(key), after.get(key)):
                 yield name + suffix, before.get(key), after.get(key)
 
 

@@ -19,7 +19,7 @@ from resume_core.evidence.compare import Row, table
 from resume_core.evidence.observer import Observer
 from resume_core.evidence.parts import differing, print_parts
 from resume_core.evidence.prints import WeightSample, print_rng
-from resume_core.evidence.record import Record, as_json
+from resume_core.evidence.record import Record
 from resume_core.evidence.recorder import Recorder, records_of
 from resume_core.evidence.watch import Series
 from resume_core.policy import Check, Watch
@@ -32,6 +32,7 @@ __all__ = ["Evidence"]
 _HALF_RTOL, _RTOL = 2e-2, 1e-3
 _NORMS_EVERY = 100  # steps, where nothing is recorded
 _READ_EVERY = 32  # losses that lie on a GPU: reading one waits for all that was asked of it before
+_MAX_OF_STEP = 1024  # losses, where no step that is counted follows them
 _SIZES_BYTES = 1 << 20  # parameters up to this size are measured behind each recorded step
 
 
@@ -69,6 +70,7 @@ class Evidence:
         self._step = self._batch = 0
         self._strict_until = -1
         self._is_between = self._compares_early = False
+        self._is_same_machine = True
         self._weights: WeightSample | None = None
         self._report: Callable[[Mapping[str, Any]], None] = lambda result: None
         self.result: Mapping[str, Any] = {}
@@ -120,21 +122,23 @@ class Evidence:
         if not self._check.steps:
             self._log.info("the steps that follow are not checked: Check(steps=0)")
             return
-        recorded: list[Record] = []
+        self._is_same_machine = is_same_machine
+        self._from, self._digest, self._strict_until = ref.path, digest, progress.step + int(self._check.steps)
+        recorded = self._recorded_behind(store, ref)
+        # the ranks meet behind the last of them, so there must be as many on each
+        recorded = recorded[: self._ranks.agree("what was recorded", len(recorded), min)]
+        rtol: list[float | None] = [_HALF_RTOL]
+        self.observer.guarded(lambda: rtol.append(None if is_same_machine and self._is_exact() else self._tolerance()))
+        self._checker = Checker(progress, recorded, predicted, rtol=rtol[-1], reason=reason)
+
+    def _recorded_behind(self, store: Store, ref: CheckpointRef) -> list[Record]:
+        """As far as it is compared: fewer steps than were recorded where a user asks for fewer."""
         try:
             recorded = records_of(read_evidence(store, ref.attempt, self._ranks.rank), ref.name)
         except (OSError, ResumeError, TypeError, ValueError, KeyError) as error:
             self._log.warning("what was recorded behind %s cannot be read: %s", ref.path, error)
-        rtol = None if is_same_machine and self._is_exact() else self._tolerance()
-        recorded = self._as_far_as(recorded, progress.step + int(self._check.steps))
-        # the ranks meet behind the last of them, so there must be as many on each
-        recorded = recorded[: self._ranks.agree("what was recorded", len(recorded), min)]
-        self._checker = Checker(progress, recorded, predicted, rtol=rtol, reason=reason)
-        self._from, self._digest, self._strict_until = ref.path, digest, progress.step + int(self._check.steps)
-
-    @staticmethod
-    def _as_far_as(recorded: list[Record], step: int) -> list[Record]:
-        """Those up to that optimizer step; fewer are compared than were recorded where a user asks for fewer."""
+            return []
+        step = self._strict_until
         return [record for place, record in enumerate(recorded) if place == 0 or recorded[place - 1].step < step]
 
     def compare_with(self, saved: Callable[[], Mapping[str, Any]], live: Callable[[], Mapping[str, Any]]) -> None:
@@ -153,7 +157,8 @@ class Evidence:
 
         def compare() -> None:
             if self._checker is not None:
-                self._checker.live(len(prints), differing(prints, print_parts(live())))
+                found = differing(prints, print_parts(live()), is_same_machine=self._is_same_machine)
+                self._checker.live(len(prints), found)
 
         if prints:
             self.observer.first = compare
@@ -162,7 +167,10 @@ class Evidence:
     def _is_exact(self) -> bool:
         """Whether computing the same again gives the same bits."""
         on_cpu = all(tensor.device.type == "cpu" for tensor in self._vitals().parameters.values())
-        return self._check.rtol is None and (on_cpu or torch.are_deterministic_algorithms_enabled())
+        if self._check.rtol is not None or on_cpu:
+            return self._check.rtol is None
+        warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        return torch.are_deterministic_algorithms_enabled() and not warns_only
 
     def _tolerance(self) -> float:
         if self._check.rtol is not None:
@@ -183,11 +191,9 @@ class Evidence:
     def _header(self) -> dict[str, Any]:
         self._read()
         vitals = self._vitals()
-        rates = [float(group["lr"]) for one in vitals.optimizers for group in one.param_groups if "lr" in group]
         samples = [{k: v for k, v in sample.items() if k != "ids"} for sample in vitals.samples]
         watched = {"losses": self._losses.state(), "grad_norms": self._norms.state()}
-        found = {"lrs": [as_json(rate) for rate in rates], "samples": samples, "watch": watched}
-        return {**found, "is_between": vitals.is_between}
+        return {"samples": samples, "watch": watched, "is_between": vitals.is_between}
 
     def saved(self, name: str, progress: Progress) -> None:
         """A save was taken, in the folder of that name: record what follows."""
@@ -235,6 +241,7 @@ class Evidence:
                 self._checker.add(record, self._sample(self._vitals()).names)
             self._listen()
         self._of_step += losses
+        del self._of_step[:-_MAX_OF_STEP]
         if progress.step > self._step:
             self._watch_step(progress.step, norms)
 
@@ -262,6 +269,11 @@ class Evidence:
             self.observer.listens = self._watch.on != "off" or self.observer.records
 
     # ---- what is watched
+
+    def look_now(self) -> None:
+        """Read what waits on a device: a save may follow, which must not hold what should stop the run."""
+        if self._watch.on == "stop":
+            self.observer.guarded(self._read)
 
     def _watch_step(self, step: int, norms: list[float]) -> None:
         self._step, losses, self._of_step = step, self._of_step, []
@@ -338,6 +350,7 @@ class Evidence:
     def close(self) -> None:
         """The run is over."""
         self._checker = None
+        self.observer.close()
         self._recorder.close()
 
 

@@ -13,6 +13,8 @@ from resume_core.evidence.prints import print_inputs
 
 __all__ = ["Observer"]
 
+_MAX_WAITING = 1024  # of each kind, between two boundaries
+
 
 class Observer:
     """Takes note of batches, losses and gradients. As long as nobody listens, a call costs next to nothing.
@@ -42,7 +44,7 @@ class Observer:
     def batch(self, batch: Any) -> None:
         """A batch is about to be trained on, as training gets it."""
         self.before_first()
-        if self.records:
+        if self.records and len(self.inputs) < _MAX_WAITING:
             self.guarded(lambda: self.inputs.append(list(print_inputs(batch))))
 
     def before_first(self) -> None:
@@ -53,7 +55,7 @@ class Observer:
 
     def loss(self, loss: Any) -> None:
         """That of a backward pass: a tensor, a number, or None where there is none."""
-        if not self.listens or loss is None:
+        if not self.listens or loss is None or len(self.losses) >= _MAX_WAITING:
             return
         try:  # as `guarded` does, in less time: this is called at each step
             self.losses.append(_one_number(loss))
@@ -77,10 +79,10 @@ class Observer:
         if with_norm:
             self.norm_of((p for group in optimizer.param_groups for p in group["params"]), may_overflow=may_overflow)
 
-    def clipped_norm(self, norm: Any) -> None:
-        """Gradients were clipped that had this norm before."""
+    def clipped_norm(self, norm: Any, *, may_overflow: bool = False) -> None:
+        """Gradients were clipped that had this norm before; see `gradients`."""
         if self._wants_norm and norm is not None:
-            self.guarded(lambda: self.grad_norms.append(float(norm)))
+            self.guarded(lambda: self._keep_norm(float(norm), may_overflow))
 
     def norm_of(self, parameters: Iterable[torch.Tensor], *, may_overflow: bool = False) -> None:
         """Note the norm of the gradients of these, over all of them."""
@@ -100,8 +102,11 @@ class Observer:
         for grad in dense:
             groups.setdefault((grad.device, grad.dtype), []).append(grad.detach())
         norms = [norm for grads in groups.values() for norm in torch.stack(torch._foreach_norm(grads)).tolist()]
-        norm = math.sqrt(sum(value * value for value in norms)) if norms else None
-        if norm is not None and (math.isfinite(norm) or not may_overflow):
+        if norms:
+            self._keep_norm(math.sqrt(sum(value * value for value in norms)), may_overflow)
+
+    def _keep_norm(self, norm: float, may_overflow: bool) -> None:
+        if len(self.grad_norms) < _MAX_WAITING and (math.isfinite(norm) or not may_overflow):
             self.grad_norms.append(norm)
 
     def take(self) -> tuple[list[list[Any]], list[Any], list[float], list[float]]:
@@ -119,9 +124,16 @@ class Observer:
         except Exception as error:  # of whatever kind: training goes on without evidence
             self.give_up(error)
 
+    def close(self) -> None:
+        """The run is over: what a script does behind it is no business of this one."""
+        self.listens = self.records = self.wants_norms = False
+        self.first = None
+        self.take()
+
     def give_up(self, error: Exception) -> None:
         """Observe nothing any more."""
-        self._is_broken, self.listens, self.records, self.wants_norms = True, False, False, False
+        self._is_broken = True
+        self.close()
         self._log.warning(
             "evidence is given up for this attempt, and training goes on without: %s: %s", type(error).__name__, error
         )

@@ -40,6 +40,13 @@ def _print_tensor(tensor: torch.Tensor) -> str:
     return str(state.hexdigest())
 
 
-def differing(saved: Mapping[str, str], live: Mapping[str, str]) -> list[str]:
-    """The places whose prints differ, or that one side lacks."""
-    return [path.lstrip(".") for path in {**saved, **live} if saved.get(path) != live.get(path)]
+def differing(saved: Mapping[str, str], live: Mapping[str, str], *, is_same_machine: bool = True) -> list[str]:
+    """The places whose prints differ, or that one side lacks.
+
+    Args:
+        saved: prints of what was read.
+        live: prints of the live objects.
+        is_same_machine: in other versions, optimizers and schedulers may have settings that were not there.
+    """
+    places = {**saved, **live} if is_same_machine else saved
+    return [path.lstrip(".") for path in places if saved.get(path) != live.get(path)]

@@ -7,8 +7,11 @@ process. A print of a batch costs a fraction of a millisecond, whatever the size
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from enum import Enum
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -32,12 +35,16 @@ _NUM_SAMPLED = 1 << 15  # elements of a larger one
 _NUM_IN_NORM = 1 << 14  # elements of either: torch computes so few in one thread, and wakes no others for it
 _NUM_OF_WEIGHT = 4  # elements of each parameter
 _MAX_DEPTH = 8
+_MAX_LEAVES = 4096  # of a batch, whose objects may know all of a dataset
+_PLAIN = (str, bytes, int, float, complex, torch.Tensor, np.ndarray, np.generic, type(None))
 
 
 def leaves(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """What a tree of containers holds, each with its place; of an object of any other kind, its attributes."""
-    if depth > _MAX_DEPTH or isinstance(value, (str, bytes, int, float, complex, torch.Tensor, np.ndarray, type(None))):
+    if isinstance(value, _PLAIN):
         yield path, value
+    elif depth > _MAX_DEPTH or isinstance(value, (type, Enum)):
+        yield path, _name(value)  # not what ``repr`` says, which may be an address
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from leaves(item, f"{path}.{key}", depth + 1)
@@ -50,7 +57,11 @@ def leaves(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, An
     elif hasattr(value, "__dict__"):
         yield from leaves(vars(value), path, depth + 1)
     else:
-        yield path, type(value).__name__
+        yield path, _name(value)
+
+
+def _name(value: Any) -> str:
+    return value.name if isinstance(value, Enum) else type(value).__name__
 
 
 def _memory_order(tensor: torch.Tensor) -> torch.Tensor:
@@ -70,11 +81,11 @@ def sample_bytes(flat: torch.Tensor) -> memoryview:
 def print_inputs(batch: Any) -> tuple[str, float]:
     """A digest of a batch as training gets it, and the norm of what was sampled of it."""
     state, squares = xxhash.xxh3_128(), 0.0
-    for path, leaf in leaves(batch):
-        if isinstance(leaf, np.ndarray) and leaf.dtype != object:
+    for path, leaf in islice(_arrays_opened(leaves(batch)), _MAX_LEAVES):
+        if isinstance(leaf, np.ndarray):
             leaf = torch.from_numpy(np.ascontiguousarray(leaf)) if leaf.dtype.kind in "fiub" else leaf.tobytes()
         if not isinstance(leaf, torch.Tensor):
-            state.update(f"{path}={repr(leaf)[:1000]}".encode())
+            state.update(f"{path}={_plain_text(leaf)}".encode())
             continue
         state.update(f"{path}:{leaf.dtype}:{tuple(leaf.shape)}".encode())
         flat = _sampled(leaf)
@@ -84,6 +95,20 @@ def print_inputs(batch: Any) -> tuple[str, float]:
             few = flat[:: flat.numel() // _NUM_IN_NORM | 1]
             squares += float(torch.linalg.vector_norm(few, dtype=torch.float64)) ** 2
     return str(state.hexdigest()), squares**0.5
+
+
+def _arrays_opened(found: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Arrays of objects as what they hold."""
+    for path, leaf in found:
+        holds_objects = isinstance(leaf, np.ndarray) and leaf.dtype.hasobject
+        yield from leaves(leaf.tolist(), path) if holds_objects else ((path, leaf),)
+
+
+def _plain_text(leaf: Any) -> str:
+    """Of files the name alone: the folder of the data may be another one, or be called otherwise."""
+    if isinstance(leaf, str) and os.path.isabs(leaf):
+        leaf = os.path.basename(leaf)
+    return repr(leaf)[:1000]
 
 
 def _sampled(tensor: torch.Tensor) -> torch.Tensor:

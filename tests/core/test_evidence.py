@@ -16,6 +16,7 @@ from trained import Run
 
 from resume_core import Check, DivergedError, SaveEvery
 from resume_core.evidence.compare import compare
+from resume_core.evidence.parts import differing
 from resume_core.evidence.prints import WeightSample, print_inputs, print_rng
 from resume_core.evidence.record import Record
 
@@ -80,7 +81,7 @@ def test_a_weight_that_is_not_what_was_read_is_named(killed, caplog):
     run = Run(killed)
     run.toy.value[1] += 1e-3
     run.train(3)
-    assert result(killed)["live"] == {"num": 1, "num_differ": 1, "differs": ["weights.value"]}
+    assert result(killed)["live"] == {"num": 2, "num_differ": 1, "differs": ["weights.value"]}
     assert "in the live objects these are not as the checkpoint has them:\n  weights.value" in caplog.text
 
 
@@ -115,20 +116,36 @@ def test_without_a_record_what_the_save_predicted_is_checked(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("change", "name"),
+    ("change", "rows", "places"),
     [
-        (lambda run: setattr(run.toy, "shift", 1), "position of loader 0"),
-        (lambda run: run.toy.optimizer.param_groups[0].update(lr=0.25), "learning rate"),
+        (lambda run: setattr(run.toy, "shift", 1), ["position of loader 0"], []),
+        (lambda run: run.toy.optimizer.param_groups[0].update(lr=0.25), [], ["lrs.0"]),
     ],
     ids=["position", "learning rate"],
 )
-def test_and_what_is_not_as_predicted_is_named(tmp_path, change, name):
+def test_and_what_is_not_as_predicted_is_named(tmp_path, change, rows, places):
     directory = str(tmp_path / "run")
     Run(directory).train(5).session.wait()
     run = Run(directory)
     change(run)
     run.train(2)
-    assert [row["name"] for row in result(directory)["rows"]] == [name]
+    found = result(directory)
+    assert ([row["name"] for row in found["rows"]], found["live"]["differs"]) == (rows, places)
+
+
+def test_a_script_may_set_the_learning_rate_of_each_step_by_itself(tmp_path):
+    directory = str(tmp_path / "run")
+    Run(directory).train(5).session.wait()
+    run = Run(directory)
+    plain = run.session.observer.gradients
+
+    def gradients(optimizer):
+        optimizer.param_groups[0]["lr"] /= 2
+        plain(optimizer)
+
+    run.session.observer.gradients = gradients
+    run.train(1)
+    assert result(directory)["verdict"] == "not checked"
 
 
 def test_a_run_that_ends_within_the_steps_is_checked_as_far_as_it_came(killed):
@@ -165,6 +182,8 @@ def test_evidence_that_fails_is_given_up_and_training_goes_on(killed, caplog, mo
     run.train(5)
     assert caplog.text.count("evidence is given up for this attempt") == 1
     assert run.num == 10
+    assert not run.session._evidence.is_checking
+    assert result(killed)["verdict"] == "not checked"
 
 
 def test_accepted_changes_may_be_why(killed, monkeypatch):
@@ -298,6 +317,53 @@ def test_of_a_large_batch_each_sample_is_seen():
 @pytest.mark.parametrize("batch", [None, [], {}, object(), [object()], torch.empty(0), torch.tensor(3), "words", 3])
 def test_any_batch_can_be_printed(batch):
     assert print_inputs(batch)[0]
+
+
+class Chained:
+    def __init__(self, inner):
+        self.inner = inner
+
+
+def nested(inner, depth=12):
+    return Chained(inner) if not depth else Chained(nested(inner, depth - 1))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: nested(object()), lambda: np.array([object(), {"a": object()}], object), lambda: [Chained, print]],
+)
+def test_addresses_are_no_part_of_a_print(make):
+    kept = make()  # another one cannot lie at its place
+    assert print_inputs(kept) == print_inputs(make())
+
+
+def test_the_folder_of_a_file_is_no_part_of_a_print():
+    assert print_inputs(["/old/data/1.png"]) == print_inputs(["/new/place/1.png"]) != print_inputs(["/old/data/2.png"])
+
+
+def test_a_batch_that_knows_all_of_a_dataset_is_printed_in_part():
+    seen = []
+
+    class Endless(list):
+        def __iter__(self):
+            for number in range(10**9):
+                seen.append(number)
+                yield number
+
+    assert print_inputs(Chained(Endless([1])))[0]
+    assert len(seen) < 10_000
+
+
+def test_other_versions_may_know_settings_that_were_not_there():
+    saved, live = {".a": "1", ".state": "x"}, {".a": "1", ".state": "x", ".new": "False"}
+    assert differing(saved, live) == ["new"]
+    assert not differing(saved, live, is_same_machine=False)
+    assert differing(saved, {".a": "1"}, is_same_machine=False) == ["state"]
+
+
+def test_what_is_not_known_of_samples_is_not_compared():
+    assert not list(compare(record(), record(samples=[{"loader": 0, "ids": None}]), None))
+    assert not list(compare(record(), record(samples=[]), None))
 
 
 def test_a_sample_of_weights_sees_what_a_step_changes():

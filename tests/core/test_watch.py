@@ -10,7 +10,9 @@ import torch
 from trained import Run
 
 from resume_core import DivergedError, Watch
+from resume_core.evidence.observer import Observer
 from resume_core.evidence.watch import Series
+from resume_core.state import Progress
 
 
 def noisy(num, seed=0, start=2.0):
@@ -90,6 +92,39 @@ def test_stop_ends_the_run_before_anything_is_saved_there(tmp_path):
         run.train(1, loss=math.nan)  # a save is due
     run.session.end(caught.value)
     assert sorted(path.name for path in tmp_path.glob("run/*/step-*")) == ["step-000000000"]
+
+
+def test_no_save_is_taken_of_what_waits_on_a_device_to_be_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("resume_core.evidence.observer._one_number", lambda loss: loss.detach().clone())
+    run = Run(str(tmp_path / "run"), watch=Watch(on="stop")).train(3)
+    run.train(1, loss=math.nan)
+    with pytest.raises(DivergedError, match="the loss is nan at step 4"):
+        run.train(1)  # a save is due
+    assert sorted(path.name for path in tmp_path.glob("run/*/step-*")) == ["step-000000000"]
+
+
+def test_what_overflows_under_a_scaler_is_no_gradient():
+    observer = Observer()
+    observer.records = True
+    observer.clipped_norm(torch.tensor(math.inf), may_overflow=True)
+    observer.clipped_norm(torch.tensor(2.0), may_overflow=True)
+    assert observer.take()[3] == [2.0]
+
+
+def test_losses_without_a_step_that_is_counted_are_not_kept_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr("resume_core.evidence.evidence._MAX_OF_STEP", 4)
+    run = Run(str(tmp_path / "run"))
+    for batch in range(1, 10):
+        run.session.observer.loss(torch.tensor(1.0))
+        run.session.boundary(Progress(step=0, batch=batch))
+    assert len(run.session._evidence._of_step) == 4
+
+
+def test_behind_the_end_of_a_run_nothing_is_kept(tmp_path):
+    run = Run(str(tmp_path / "run")).train(1)
+    run.session.end()
+    run.session.observer.loss(torch.tensor(1.0))
+    assert not run.session.observer.losses
 
 
 def test_gradients_are_watched_too(tmp_path, caplog):

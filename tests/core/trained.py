@@ -34,7 +34,7 @@ class Trained:
         return {"seed": Fact(7)}
 
     def capture(self):
-        return State(model={"value": self.value}, training={}, rank={})
+        return State(model={"value": self.value}, training={"lrs": self.rates}, rank={})
 
     def live_weights(self):
         return {"value": self.value}
@@ -43,7 +43,13 @@ class Trained:
         self.value.copy_(state.model["value"])
 
     def parts(self, state):
-        return {"weights": {"value": self.value if state is None else state.model["value"]}}
+        if state is None:
+            return {"weights": {"value": self.value}, "lrs": self.rates}
+        return {"weights": {"value": state.model["value"]}, **state.training}
+
+    @property
+    def rates(self):
+        return [group["lr"] for group in self.optimizer.param_groups]
 
     def vitals(self):
         at = self.position
