@@ -73,7 +73,7 @@ class AcceleratorFramework:
         self.seed = Fact(None, "info")
         self.observer = Observer()
         """Told of batches, losses and gradients."""
-        self._has_clipped = False
+        self._has_clipped = self._is_muted = False
         self.stranded: Callable[[Progress, BaseException], None] = lambda progress, error: None
         """Called when an exception came while a batch was fetched, right behind a boundary."""
         self._data_facts: dict[str, Fact] = {}
@@ -100,7 +100,8 @@ class AcceleratorFramework:
 
     def mute(self) -> None:
         """Let the Accelerator write nothing of its own, and tell no tracker: this run is a rehearsal."""
-        for name in ("save_state", "save_model", "init_trackers", "log", "end_training"):
+        self._is_muted = True
+        for name in ("save_state", "save_model", "save", "log", "end_training"):
             self._accelerated.around(name, lambda plain, *args, **kwargs: None)
 
     def release(self) -> None:
@@ -177,7 +178,7 @@ class AcceleratorFramework:
     ) -> Any:
         """Where scripts say what their hyperparameters are."""
         self._hparams = config if isinstance(config, Mapping) else {}
-        return plain(project_name, config, *args, **kwargs)
+        return None if self._is_muted else plain(project_name, config, *args, **kwargs)
 
     def _clip_norm(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         norm = plain(*args, **kwargs)  # of the gradients before, and unscaled

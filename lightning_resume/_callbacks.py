@@ -1,7 +1,8 @@
 """What Lightning's own callbacks keep outside of their ``state_dict``.
 
 Internals used (Lightning 2.6): fields of ``ModelCheckpoint`` (`_FIELDS`) and its methods ``setup``, ``file_exists``,
-``_save_checkpoint``, ``_link_checkpoint`` and ``_remove_checkpoint``; ``LearningRateMonitor.lrs`` and its last values.
+``_save_checkpoint``, ``_link_checkpoint`` and ``_remove_checkpoint``; ``LearningRateMonitor.lrs`` and its last values;
+``already_saved`` of the ``SaveConfigCallback`` of ``LightningCLI``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import Any
 from lightning_resume._growing import grown_floats, pack_floats
 from lightning_resume._package import is_a
 
-__all__ = ["CheckpointFiles", "apply_callbacks", "capture_callbacks", "model_checkpoints", "quiet_setup"]
+__all__ = [
+    "CheckpointFiles",
+    "apply_callbacks",
+    "capture_callbacks",
+    "keep_config",
+    "model_checkpoints",
+    "quiet_setup",
+]
 
 _FIELDS = (
     "_last_global_step_saved",
@@ -31,6 +39,13 @@ Shadow = Callable[[Any, str, Callable[..., Any]], None]
 def model_checkpoints(callbacks: Sequence[Any]) -> list[Any]:
     """Those of a Trainer, in its order."""
     return [callback for callback in callbacks if is_a(callback, "ModelCheckpoint")]
+
+
+def keep_config(callbacks: Sequence[Any]) -> None:
+    """Let ``LightningCLI`` write no ``config.yaml``, for which it wants a logger that writes."""
+    for callback in callbacks:
+        if hasattr(callback, "already_saved"):
+            callback.already_saved = True
 
 
 def capture_callbacks(callbacks: Sequence[Any]) -> dict[str, Any]:

@@ -158,6 +158,8 @@ class TrainerAdapter:
         """Let Lightning write and delete no checkpoint of its own: this fit is a rehearsal."""
         self.around(self.trainer, "save_checkpoint", lambda plain, *args, **kwargs: None)
         self.around(self.trainer.strategy, "remove_checkpoint", lambda plain, *args, **kwargs: None)
+        for callback in self.model_checkpoints:
+            self.around(callback, "_link_checkpoint", lambda plain, *args, **kwargs: None)
 
     def install_for_tuner(self) -> None:
         """Shadow nothing but the tuning itself: this ``fit`` is that of a ``Tuner``."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lightning_resume._callbacks import keep_config
 from lightning_resume._embedding import Snapshot
 from lightning_resume._loggers import tell_loggers, wait_to_be_told
 from lightning_resume._package import Package, callback_base, package_of
@@ -135,6 +136,7 @@ class ResumeCallback(Callback):
         trainer: Any = function.__self__.trainer
         if is_rehearsal() and self._is_on(trainer, trainer.state.fn):
             trainer.loggers = [package_of(trainer).DummyLogger()] * bool(trainer.loggers)
+            keep_config(trainer.callbacks)
             return
         # nor do ranks know of each other yet: the first one alone logs
         if trainer.is_global_zero and wait_to_be_told(trainer.loggers) and self._is_on(trainer, trainer.state.fn):

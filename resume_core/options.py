@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from resume_core.candidates import resume_mode
+from resume_core.drill import is_rehearsal
+from resume_core.errors import ResumeError
 from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch, as_policy, plain_options
 from resume_core.storage import absolute
 
@@ -49,6 +51,7 @@ def session_options(
 
     Raises:
         ValueError: a value is out of range, or has no effect without a directory.
+        ResumeError: it has no directory, and is to rehearse.
         TypeError: a policy is of the wrong type, or has a field that there is not.
     """
     resume_mode(resume)
@@ -56,6 +59,8 @@ def session_options(
         given = {"resume": resume != "auto", "scratch": scratch, "save": save, "keep": keep, "preemption": preemption}
         others = {"check": check, "watch": watch, "storage_options": storage_options}
         _refuse_without_directory(plugin, advice, {**given, **others})
+        if is_rehearsal():
+            raise ResumeError(f"this {plugin} has no directory, so there is nothing to rehearse. Nothing was trained.")
     return {
         "directory": None if directory is None else absolute(directory),
         "scratch": None if scratch is None else absolute(scratch),

@@ -204,7 +204,8 @@ class Session:
             OSError: the store cannot be read.
         """
         self._start_s = time.monotonic()
-        self._leaving.watch()
+        if self._drill is None:  # a rehearsal has nothing to save, and ends at once
+            self._leaving.watch()
         beginning = self._beginning
         found = beginning.find()
         if found is None:
@@ -220,7 +221,7 @@ class Session:
         self.is_over = beginning.fits.is_over(restored, self._store.url, self._log)
         if self.is_over and self._drill is not None and beginning.fits.later is None:
             self._drill.end({"verdict": "over", "checkpoint": restored.ref.path})
-        if self.is_over and not self._ranks.share("the end state", restored.is_promoted):
+        if self.is_over and self._drill is None and not self._ranks.share("the end state", restored.is_promoted):
             self._open(restored.progress)  # `end` waits for it
         return restored
 

@@ -53,6 +53,16 @@ def test_ranks_that_accelerate_does_not_join_are_refused(tmp_path, monkeypatch):
         ResumePlugin(tmp_path).attach(accelerator)
 
 
+def test_a_rehearsal_writes_nothing_of_the_accelerators_and_knows_its_hyperparameters(tmp_path, monkeypatch):
+    monkeypatch.setenv("EXACT_RESUME_DRILL", str(tmp_path / "result"))
+    accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=tmp_path / "logs")
+    plugin = ResumePlugin(tmp_path / "run").attach(accelerator)
+    accelerator.init_trackers("one", config={"width": 3})
+    accelerator.save({"a": 1}, tmp_path / "saved")
+    assert plugin._framework._hparams == {"width": 3}  # else the configuration would be another one
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_second_run_of_an_accelerator_begins_behind_free_memory_with_a_plugin_of_its_own(tmp_path):
     run = new_run(tmp_path / "first")
     train_all(run)

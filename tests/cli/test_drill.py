@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
 from typer.testing import CliRunner
 
 from resume_core.cli import app
+from resume_core.errors import ResumeError
+from resume_core.options import session_options
 
 SAME = {
     "verdict": "same", "checkpoint": "attempt-0001-ab12/step-000000500", "steps": 3, "reason": "", "rows": [],
@@ -78,6 +84,34 @@ def test_a_command_that_takes_too_long_is_killed(tmp_path):
     done = drill(tmp_path, None, 0, "--timeout", "1", sleep="600")
     assert done.exit_code == 1
     assert "the command was killed" in done.output
+
+
+def test_the_command_ends_with_us_and_with_it_what_it_has_started_elsewhere(tmp_path):
+    # as torchrun does: a session of its own, which ends when its parent is asked to
+    launcher = (
+        "import os, signal, subprocess, sys, time\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (child.terminate(), os.waitpid(child.pid, 0), sys.exit(1)))\n"
+        f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n"
+        f"open({str(tmp_path / 'ready')!r}, 'w').close()\n"
+        "time.sleep(600)\n"
+    )
+    drill = [sys.executable, "-c", "from resume_core.cli import app; app()", "drill", str(tmp_path / "run"), "--"]
+    with subprocess.Popen([*drill, sys.executable, "-c", launcher]) as process:
+        while not (tmp_path / "ready").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.terminate()
+    assert process.returncode == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "child").read_text()), 0)
+
+
+def test_a_plugin_without_a_directory_has_nothing_to_rehearse(tmp_path, monkeypatch):
+    monkeypatch.setenv("EXACT_RESUME_DRILL", str(tmp_path / "result"))
+    names = ("scratch", "save", "keep", "changes", "preemption", "check", "watch", "storage_options")
+    with pytest.raises(ResumeError, match="has no directory, so there is nothing to rehearse"):
+        session_options("ResumeCallback", "", directory=None, resume="auto", **dict.fromkeys(names))
 
 
 def test_a_command_that_is_not_there_is_no_answer(tmp_path):

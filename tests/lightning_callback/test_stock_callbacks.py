@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import lightning.pytorch as L
@@ -49,6 +50,34 @@ def start(fit, tmp_path):
         return fit.trainer
 
     return run
+
+
+class WritesConfig(L.Callback):
+    """As the callback of ``LightningCLI`` does."""
+
+    already_saved = False
+
+    def setup(self, trainer, pl_module, stage):
+        assert self.already_saved or trainer.log_dir is not None
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_a_rehearsal_leaves_the_link_to_the_newest_file_and_the_configuration(start, tmp_path, monkeypatch):
+    own = {"logger": CSVLogger(tmp_path / "logs"), "enable_checkpointing": True, "every": 3, "log_every_n_steps": 1}
+
+    def callbacks():
+        options = {"every_n_train_steps": 1, "save_top_k": 2, "monitor": "loss"}
+        newest = ModelCheckpoint(tmp_path / "own", save_last="link", **options)
+        return [newest, WritesConfig()]
+
+    start("one", callbacks(), stop_at=7, **own)
+    before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
+    monkeypatch.setenv("EXACT_RESUME_DRILL", str(tmp_path / "result.json"))
+    with pytest.raises(SystemExit):
+        start("one", callbacks(), stop_at=7, **own)
+    assert json.loads((tmp_path / "result.json").read_text())["verdict"] in ("same", "not checked")
+    (tmp_path / "result.json").unlink()
+    assert {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*") if path != tmp_path} == before
 
 
 class ChecksEachBatch(EarlyStopping):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,8 @@ from resume_core.drill import FILE, URL
 from resume_core.storage import open_store
 
 __all__ = ["Rehearsed", "rehearse"]
+
+_GRACE_S = 35.0  # torchrun gives the processes that it has started 30 s, and kills them then
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,10 @@ def rehearse(
         }
         start, start_s = time.time(), time.monotonic()
         output = 2 if quiet else None
-        with subprocess.Popen(command, env=environment, stdout=output, start_new_session=True) as process:
+        with (
+            _ending_at_sigterm(),
+            subprocess.Popen(command, env=environment, stdout=output, start_new_session=True) as process,
+        ):
             code = _wait(process, timeout_s)
         result = json.loads(file.read_text()) if file.exists() else {}
     first_step = result.pop("first_step", None)
@@ -78,7 +86,7 @@ def rehearse(
 
 
 def _wait(process: subprocess.Popen[bytes], timeout_s: float | None) -> int | None:
-    """Its exit code; it and all that it has started are killed when it takes too long, or we are interrupted."""
+    """Its exit code; it and all that it has started end when it takes too long, or we are interrupted."""
     try:
         return process.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -90,10 +98,36 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float | None) -> int | No
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    import signal
+    """Asked first: launchers start processes in sessions of their own, which they alone can end."""
+    try:
+        _send(process, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+    finally:
+        _send(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+        process.wait()
 
-    if hasattr(os, "killpg"):
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
-    process.wait()
+
+def _send(process: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(OSError):  # it is over
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, number)
+        else:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def _ending_at_sigterm() -> Iterator[None]:
+    """Cron and CI end us by it, and the command must end with us."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
