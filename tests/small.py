@@ -23,7 +23,7 @@ class Net(L.LightningModule):
 
     def __init__(self, width=4, optimizer="AdamW", optimizer_arguments=None, scheduler="CosineAnnealingLR", horizon=20):
         super().__init__()
-        self.save_hyperparameters()
+        self.save_hyperparameters(ignore=["stop_at", "asked_at", "hook"])  # where tests cut a start
         self.layers = torch.nn.Sequential(torch.nn.Linear(3, width), torch.nn.Linear(width, 1))
         self.num_steps = 0
         self.num_loads = 0

@@ -229,8 +229,9 @@ class Evidence:
             self._listen()
 
     def _look(self, progress: Progress) -> None:
-        if progress.batch == self._batch:
-            return  # the end of an epoch is a boundary too
+        if progress.batch == self._batch:  # the end of an epoch is a boundary too
+            self.observer.take()  # batches that a script was given and has left out
+            return
         self._batch, observer = progress.batch, self.observer
         inputs, losses, lrs, norms = observer.take()
         if observer.records:

@@ -68,7 +68,9 @@ def checkpoints(directory):
 def test_the_names_are_those_of_the_page(directory):
     for attempt in directory.iterdir():
         assert re.fullmatch(r"attempt-[0-9]{4}-[0-9a-f]{4}", attempt.name)
-        assert {path.name for path in attempt.iterdir() if path.is_file()} <= {"attempt.json", "history.json"}
+        found = {path.name for path in attempt.iterdir() if path.is_file()}
+        named = {"attempt.json", "history.json", "check.json"}
+        assert all(name in named or re.fullmatch(r"evidence-[0-9]{5,}\.json", name) for name in found)
         for folder in filter(Path.is_dir, attempt.iterdir()):
             assert re.fullmatch(r"step-[0-9]{9}(\.[1-9][0-9]*)?", folder.name)
 
@@ -102,6 +104,19 @@ def test_histories_have_the_fields_of_the_page(directory):
     for path in directory.glob("attempt-*/history.json"):
         fields = unsealed(path, "history")
         assert {*fields} - {"format", "kind", "digest"} <= set(re.findall(r"`([a-z_]+)`", section("`history.json`")))
+
+
+def test_evidence_has_the_fields_of_the_page(directory):
+    named = set(re.findall(r"`([a-z_]+)`", section("`evidence-NNNNN.json` and `check.json`")))
+    evidence = [unsealed(path, "evidence") for path in directory.glob("attempt-*/evidence-*.json")]
+    checks = [unsealed(path, "check") for path in directory.glob("attempt-*/check.json")]
+    assert evidence
+    assert checks
+    for fields in (*evidence, *checks):
+        assert {*fields} - {"format", "kind", "digest"} <= named
+    for record in (record for fields in evidence for save in fields["saves"] for record in save["records"]):
+        assert {*record} <= named
+    assert all({*fields["result"], *fields["result"]["live"]} <= named for fields in checks)
 
 
 def tensors_of(path):

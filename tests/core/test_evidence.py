@@ -19,6 +19,7 @@ from resume_core.evidence.compare import compare
 from resume_core.evidence.parts import differing
 from resume_core.evidence.prints import WeightSample, print_inputs, print_rng
 from resume_core.evidence.record import Record
+from resume_core.state import Progress
 
 
 def result(directory):
@@ -155,6 +156,14 @@ def test_a_run_that_ends_within_the_steps_is_checked_as_far_as_it_came(killed):
     run = Run(killed).train(2)
     run.session._evidence.conclude()
     assert (result(killed)["verdict"], result(killed)["batches"]) == ("same", 2)
+
+
+def test_batches_that_are_left_out_before_a_boundary_belong_to_none(killed):
+    run = Run(killed)
+    run.session.observer.batch({"x": torch.zeros(4)})
+    run.session.boundary(Progress(step=run.num, batch=run.num, ends_epoch=True))
+    run.train(3)
+    assert result(killed)["verdict"] == "same"
 
 
 def test_steps_0_turns_it_off(tmp_path):
