@@ -16,7 +16,7 @@ from resume_core.evidence.record import Record, as_json
 __all__ = ["Row", "compare", "table"]
 
 _MAX_ROWS = 20
-_FLOOR = 1e-8  # what is smaller counts as zero where values are compared by tolerance
+_FLOOR = 1e-6  # what is smaller counts as zero where values are compared by tolerance: rounding of a loss near zero
 _INPUTS = "inputs"
 
 

@@ -266,6 +266,7 @@ def test_within_a_tolerance_ids_and_learning_rates_stay_exact():
         "loss", "gradient norm", "inputs", "random generators", "weights: a sample",
     }  # fmt: skip
     assert [row.name for row in compare(record(), record(losses=[0.51]), 1e-3)] == ["loss"]
+    assert not list(compare(record(losses=[2e-7]), record(losses=[-3e-7]), 1e-3))  # of critics, say
     assert [row.name for row in compare(record(), record(lrs=[0.1000001]), 1e-3)] == ["learning rate"]
     assert [row.name for row in compare(record(), record(samples=[{"loader": 0, "ids": [2]}]), 1e-3)] == [
         "samples of loader 0"
