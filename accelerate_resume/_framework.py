@@ -74,6 +74,8 @@ class AcceleratorFramework:
         self.observer = Observer()
         """Told of batches, losses and gradients."""
         self._has_clipped = self._is_muted = False
+        self.idle: Callable[[], None] = lambda: None
+        """Called when something is trained outside of a run."""
         self.stranded: Callable[[Progress, BaseException], None] = lambda progress, error: None
         """Called when an exception came while a batch was fetched, right behind a boundary."""
         self._data_facts: dict[str, Fact] = {}
@@ -168,6 +170,8 @@ class AcceleratorFramework:
         return prepared
 
     def _backward(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self.tracker.is_running:
+            self.idle()
         result = plain(*args, **kwargs)
         self.observer.loss(args[0] if args else kwargs.get("loss"))
         self.tracker.trained()

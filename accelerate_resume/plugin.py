@@ -142,9 +142,22 @@ class ResumePlugin:
         _show_unless_configured(_log)
         if self._directory is None:
             self._carry(self._framework)
-        elif is_rehearsal():
-            self._framework.mute()
+        else:
+            self._framework.idle = self._warn_of_idle
+            if is_rehearsal():
+                self._framework.mute()
         return self
+
+    def _warn_of_idle(self) -> None:
+        """A script trains that has attached the plugin and goes over its own epochs."""
+        if self._framework is not None:
+            self._framework.idle = lambda: None
+        if not self._has_started:
+            self._log.warning(
+                "accelerator.backward() was called and the run was not begun, so nothing is restored and nothing is "
+                "saved in %s: take the epochs from resume.epochs(n), or call resume.restore() before the loop",
+                self._directory,
+            )
 
     def _carry(self, framework: AcceleratorFramework) -> None:
         """Without a directory: make complete what the Accelerator itself saves."""

@@ -47,13 +47,14 @@ class Drill:
     """
 
     def __init__(self, url: str, *, is_first: bool) -> None:
-        wanted = os.environ.get(URL, url)
+        wanted, self._file, self._is_first = os.environ.get(URL, url), Path(os.environ[FILE]), is_first
         if wanted != url:
+            if is_first:
+                self._file.write_text(json.dumps({"verdict": "elsewhere", "directory": url}))
             raise ResumeError(
                 f"this script trains in {url}, and the rehearsal is of {wanted}: give `exact-resume drill` the "
                 "directory that the script itself uses. Nothing was written."
             )
-        self._file, self._is_first = Path(os.environ[FILE]), is_first
         self._has_begun = False
         self._first_step: float | None = None
 

@@ -45,6 +45,7 @@ __all__ = [
 _T = TypeVar("_T")
 _DAMAGE, _GONE = "damage", "gone"
 _THREADS = "environment.threads"
+_AS_SAVED = "the seed and the settings of optimizers and schedulers go on as they were saved all the same"
 _GO_ON_AS_SAVED = ("seed", "optimizer")  # first words of such names; functions of a schedule are in no state
 
 
@@ -252,7 +253,7 @@ def report(accepted: Accepted, log: logging.Logger) -> None:
     for level, text, differences in (
         (logging.WARNING, warned, accepted.warned),
         (logging.WARNING, inexact, accepted.inexact),
-        (logging.INFO, "changes that were allowed:\n%s", accepted.allowed),
+        (logging.INFO, f"changes that were allowed ({_AS_SAVED}):\n%s", accepted.allowed),
         (logging.INFO, "other differences, for your information:\n%s", others),
     ):
         if differences:

@@ -143,6 +143,7 @@ def hear(job: Job) -> None:
     os.environ["EXACT_RESUME_NOTICES"] = job.options.get("notices", "off")
     if "rehearses" in job.options:
         os.environ |= {"EXACT_RESUME_DRILL": str(job.path("drill")), "EXACT_RESUME": job.options["rehearses"]}
+        os.environ["EXACT_RESUME_DRILL_URL"] = job.options.get("rehearses_url", job.directory)
     if "fault" in job.options:
         import faults
 

@@ -365,16 +365,17 @@ def _sentence(result: Mapping[str, Any]) -> str:
     """How the check ended, in one sentence."""
     path, steps, rtol = result["checkpoint"], result["steps"], result["rtol"]
     how = "bit by bit" if rtol is None else f"within {rtol:g}"
-    what = f"the first {steps} steps after {path}" if steps != 1 else f"the first step after {path}"
+    what = f"the first {steps} steps after {path}" if steps > 1 else f"what follows {path}"
+    verb = "are" if steps > 1 else "is"
     if result["verdict"] == "differs":
-        return f"the run does not go on as it did: {what if steps else f'what follows {path}'} was compared ({how})"
+        return f"the run does not go on as it did: {what} {verb} not what was recorded (compared {how})"
     if result["verdict"] == "same":
-        return f"checked: {what} are those that the interrupted run recorded (computed values {how})"
+        return f"checked: {what} {verb} what the interrupted run recorded (computed values {how})"
     if result["verdict"] == "changed":
-        return f"{what if steps else f'what follows {path}'} is not as it was, as it may be with {result['reason']}"
+        return f"{what} {verb} not what was recorded, as it may be with {result['reason']}"
     if result["is_recorded"]:
         return f"not checked: no step was trained behind {path}"
     return (
-        f"not checked: the interrupted run had recorded no step behind {path}; positions and learning rate are as "
-        "they were when it was saved"
+        f"not checked: of what followed {path} no record was written (that is done when all steps of the check are "
+        "there); positions and learning rate are as they were when it was saved"
     )

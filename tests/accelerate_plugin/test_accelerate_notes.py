@@ -93,3 +93,15 @@ def test_an_iterator_that_is_held_over_epochs_and_was_not_made_above_them_is_nam
                 batch = next(held)
             train(accelerator, model, optimizer, batch)
     assert caplog.text.count("was made in one epoch and is asked for more in the next") == (not is_above)
+
+
+def test_a_script_that_trains_without_asking_the_run_for_its_epochs_is_told_so_once(tmp_path, caplog):
+    accelerator = Accelerator(cpu=True)
+    ResumePlugin(tmp_path / "run").attach(accelerator)
+    net = torch.nn.Linear(1, 1)
+    net, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    for _ in range(3):
+        accelerator.backward(net(torch.ones(1, 1)).sum())
+        optimizer.step()
+    assert caplog.text.count("the run was not begun, so nothing is restored and nothing is saved in") == 1
+    assert "resume.epochs(n)" in caplog.text

@@ -47,6 +47,7 @@ def drill(tmp_path, result, code=0, *options, sleep="0"):
         ({**SAME, "verdict": "not checked"}, 0, 0, "the run had recorded nothing yet"),
         ({**DIFFERS, "verdict": "changed", "reason": "changes"}, 0, 0, "as it may be with changes"),
         ({"verdict": "over", "checkpoint": "attempt-0001-ab12/step-9"}, 0, 0, "nothing is left to train"),
+        ({"verdict": "elsewhere", "directory": "/runs/other"}, 1, 2, "the command trains in /runs/other"),
         (None, 3, 1, "the command ended with code 3 before its steps were checked"),
         (None, 0, 2, "the command ended by itself, and has not resumed"),
     ],

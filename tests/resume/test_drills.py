@@ -81,3 +81,13 @@ def test_without_a_checkpoint_there_is_nothing_to_rehearse(tmp_path, framework):
     assert (code, result) == (1, {})
     assert "CheckpointNotFoundError" in again.path("error").read_text()
     assert not Path(job.directory).exists()
+
+
+def test_a_rehearsal_of_another_directory_is_none(whole):
+    job, framework = whole
+    before = files(job)
+    code, result, again = rehearse(job, framework, saved(job), rehearses_url="/somewhere/else")
+    assert code == 1
+    assert result == {"verdict": "elsewhere", "directory": job.directory}
+    assert "the rehearsal is of /somewhere/else" in again.path("error").read_text()
+    assert files(job) == before

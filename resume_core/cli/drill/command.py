@@ -47,10 +47,10 @@ def drill(
         typer.echo(json.dumps({"url": url, "verdict": verdict, **asdict(done)}, indent=1))
     else:
         _print(done, verdict, Console(highlight=False))
-    raise typer.Exit(GOOD if verdict in _GOOD else NO_ANSWER if verdict == _NO_PLUGIN else BAD)
+    raise typer.Exit(GOOD if verdict in _GOOD else NO_ANSWER if verdict in (_NO_PLUGIN, _ELSEWHERE) else BAD)
 
 
-_FAILED, _TIMED_OUT, _NO_PLUGIN = "failed", "took too long", "no resume"
+_FAILED, _TIMED_OUT, _NO_PLUGIN, _ELSEWHERE = "failed", "took too long", "no resume", "elsewhere"
 _GOOD = ("same", "not checked", "changed", "over")
 _SENTENCES = {
     "same": "a restart would go on as the run did: {steps} steps after {checkpoint} are those that it recorded",
@@ -58,6 +58,7 @@ _SENTENCES = {
     "changed": "what follows {checkpoint} is not what the run recorded, as it may be with {reason}",
     "not checked": "a restart would go on from {checkpoint}, where it stood; behind that the run had recorded nothing "
     "yet to be compared",
+    _ELSEWHERE: "nothing was rehearsed: the command trains in {directory}, which is another directory",
     "over": "{checkpoint} is the end of the run: nothing is left to train",
     _FAILED: "a restart would fail: the command ended with code {code} before its steps were checked",
     _TIMED_OUT: "the command was killed after {seconds:.0f} s, before its steps were checked",
