@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
+from looking import folder, said, told
 from safetensors.torch import load_file
 from test_verify import trained
-from typer.testing import CliRunner
 from walks import Walk
 
 from resume_core import Keep
-from resume_core.cli import app
 from resume_core.cli.diff.values import _BLOCK, _change
 from resume_core.image.read import Stored
 from resume_core.storage import FileReader, commit
 
 
 def diff(*arguments):
-    found = CliRunner().invoke(app, ["diff", *arguments], env={"COLUMNS": "160"})
-    return found.exit_code, found.stdout + found.stderr
+    return said("diff", *arguments)
 
 
 def compared(*arguments, code=1):
-    found = CliRunner().invoke(app, ["diff", *arguments, "--json"])
-    assert found.exit_code == code, found.output
-    return json.loads(found.stdout)
+    return told("diff", *arguments, code=code)
 
 
 @pytest.fixture
 def run(tmp_path):
     return trained(str(tmp_path / "run"))
-
-
-def folder(run, step):
-    return next(Path(run).glob(f"*/step-{step:09d}"))
 
 
 def test_a_checkpoint_and_itself(run):

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
+from looking import folder, said, told
 from test_verify import trained
-from typer.testing import CliRunner
 
 from resume_core import Keep
-from resume_core.cli import app
 from resume_core.cli.tensors import _item_bytes
 from resume_core.image.dtypes import BY_NAME
 
 
 def show(*arguments):
-    found = CliRunner().invoke(app, ["show", *arguments], env={"COLUMNS": "160"})
-    return found.exit_code, found.stdout + found.stderr
+    return said("show", *arguments)
 
 
 def shown(*arguments, code=0):
-    found = CliRunner().invoke(app, ["show", *arguments, "--json"])
-    assert found.exit_code == code, found.output
-    return json.loads(found.stdout)
+    return told("show", *arguments, code=code)
 
 
 @pytest.fixture
 def run(tmp_path):
     return trained(str(tmp_path / "run"))
-
-
-def folder(run, step):
-    return next(Path(run).glob(f"*/step-{step:09d}"))
 
 
 def test_the_newest_of_a_run_with_its_parts_and_where_it_was_taken(run):
