@@ -239,7 +239,7 @@ class Evidence:
             record.inputs, record.lrs, record.grad_norms = inputs, lrs, norms
             self._recorder.add(record)
             if self._checker is not None:
-                self._checker.add(record, self._sample(self._vitals()).names)
+                self._checker.add(record, self._weights.names if self._weights is not None else ())
             self._listen()
         self._of_step += losses
         del self._of_step[:-_MAX_OF_STEP]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from resume_core.evidence.prints import print_inputs
+from resume_core.evidence.prints import norms_of, print_inputs
 
 __all__ = ["Observer"]
 
@@ -98,10 +98,7 @@ class Observer:
 
     def _note_norm(self, gradients: list[torch.Tensor], may_overflow: bool) -> None:
         dense = [grad.coalesce().values() if grad.is_sparse else grad for grad in gradients]
-        groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
-        for grad in dense:
-            groups.setdefault((grad.device, grad.dtype), []).append(grad.detach())
-        norms = [norm for grads in groups.values() for norm in torch.stack(torch._foreach_norm(grads)).tolist()]
+        norms = norms_of([grad.detach() for grad in dense])
         if norms:
             self._keep_norm(math.sqrt(sum(value * value for value in norms)), may_overflow)
 

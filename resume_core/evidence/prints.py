@@ -23,6 +23,7 @@ from resume_core.capture.python_rng import save_python
 __all__ = [
     "WeightSample",
     "leaves",
+    "norms_of",
     "numbers_of",
     "print_inputs",
     "print_rng",
@@ -151,16 +152,12 @@ class WeightSample:
     def __init__(self, parameters: Mapping[str, torch.Tensor]) -> None:
         self.names = [name for name, tensor in parameters.items() if tensor.numel()]
         self._tensors = [parameters[name].detach() for name in self.names]
-        self._mark = self._places()
+        self._mark = _places(self._tensors)
         self._views = [self._view(tensor) for tensor in self._tensors]
-
-    def _places(self) -> tuple[int, ...]:
-        return tuple(tensor.data_ptr() for tensor in self._tensors)
 
     def is_of(self, parameters: Mapping[str, torch.Tensor]) -> bool:
         """Whether it was made of these, and they lie where they lay."""
-        found = tuple(tensor.data_ptr() for tensor in parameters.values() if tensor.numel())
-        return found == self._mark and self._mark == self._places()
+        return _places(parameters.values()) == self._mark
 
     @property
     def size_bytes(self) -> int:
@@ -180,10 +177,7 @@ class WeightSample:
 
     def _values(self) -> list[torch.Tensor]:
         """The elements, one tensor for each device and kind; copies."""
-        groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
-        for view in self._views:
-            groups.setdefault((view.device, view.dtype), []).append(view)
-        return [torch.cat(views).cpu() for views in groups.values()]
+        return [torch.cat([self._views[place] for place in places]).cpu() for places in _alike(self._views)]
 
     def digest(self) -> str:
         """Of the elements."""
@@ -196,18 +190,29 @@ class WeightSample:
         """The norm of every parameter, and the elements, in the order of the names; see `numbers_of`."""
         norms = [float("nan")] * len(self._tensors)
         real = [place for place, tensor in enumerate(self._tensors) if tensor.is_floating_point()]
-        for place, norm in zip(real, _norms([self._tensors[place] for place in real]), strict=True):
+        for place, norm in zip(real, norms_of([self._tensors[place] for place in real]), strict=True):
             norms[place] = norm
         values = [view.float().cpu().numpy() for view in self._views if not view.is_complex()]
         return {"norms": to_text(np.asarray(norms)), "values": to_text(np.concatenate(values or [np.empty(0)]))}
 
 
-def _norms(tensors: list[torch.Tensor]) -> list[float]:
+def _places(tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
+    """Where they lie."""
+    return tuple(tensor.data_ptr() for tensor in tensors if tensor.numel())
+
+
+def _alike(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+    """The places of those that lie on one device and are of one type, which torch computes together."""
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for place, tensor in enumerate(tensors):
         groups.setdefault((tensor.device, tensor.dtype), []).append(place)
+    return list(groups.values())
+
+
+def norms_of(tensors: Sequence[torch.Tensor]) -> list[float]:
+    """The norm of each."""
     found = [0.0] * len(tensors)
-    for places in groups.values():
+    for places in _alike(tensors):
         norms = torch.stack(torch._foreach_norm([tensors[place] for place in places])).tolist()
         for place, norm in zip(places, norms, strict=True):
             found[place] = norm

@@ -9,20 +9,20 @@ from __future__ import annotations
 from typing import Any
 
 from resume_core.storage.interface import Store
-from resume_core.storage.paths import ATTEMPT_FILE, CHECK_FILE, evidence_file, join_key
-from resume_core.storage.read import is_there, read_small
-from resume_core.storage.sealed import Fields, JsonMapping, seal, unseal
+from resume_core.storage.paths import CHECK_FILE, evidence_file
+from resume_core.storage.reports import put_report, read_report
+from resume_core.storage.sealed import JsonMapping
 
 __all__ = ["put_check", "put_evidence", "read_check", "read_evidence"]
 
 
 def put_evidence(store: Store, attempt: str, rank: int, saves: list[Any]) -> None:
-    """What a rank has recorded; nothing where the claim of the attempt is gone, as for `put_history`.
+    """What a rank has recorded; nothing where the claim of the attempt is gone, as for every report.
 
     Raises:
         OSError: the store refused.
     """
-    _put(store, attempt, evidence_file(rank), "evidence", {"rank": rank, "saves": saves})
+    put_report(store, attempt, evidence_file(rank), "evidence", {"rank": rank, "saves": saves})
 
 
 def read_evidence(store: Store, attempt: str, rank: int) -> list[Any]:
@@ -32,7 +32,7 @@ def read_evidence(store: Store, attempt: str, rank: int) -> list[Any]:
         CorruptCheckpointError: it was altered, or is none.
         OSError: the store cannot be read.
     """
-    fields = _read(store, attempt, evidence_file(rank), "evidence")
+    fields = read_report(store, attempt, evidence_file(rank), "evidence")
     return [] if fields is None else [save.values for save in fields.objects("saves")]
 
 
@@ -42,7 +42,7 @@ def put_check(store: Store, attempt: str, result: JsonMapping) -> None:
     Raises:
         OSError: the store refused.
     """
-    _put(store, attempt, CHECK_FILE, "check", {"result": dict(result)})
+    put_report(store, attempt, CHECK_FILE, "check", {"result": dict(result)})
 
 
 def read_check(store: Store, attempt: str) -> dict[str, Any] | None:
@@ -52,18 +52,5 @@ def read_check(store: Store, attempt: str) -> dict[str, Any] | None:
         CorruptCheckpointError: it was altered, or is none.
         OSError: the store cannot be read.
     """
-    fields = _read(store, attempt, CHECK_FILE, "check")
+    fields = read_report(store, attempt, CHECK_FILE, "check")
     return None if fields is None else fields.mapping("result")
-
-
-def _put(store: Store, attempt: str, name: str, kind: str, fields: JsonMapping) -> None:
-    if is_there(store, join_key(attempt, ATTEMPT_FILE)):
-        store.put(join_key(attempt, name), seal(kind, {"attempt": attempt, **fields}))
-
-
-def _read(store: Store, attempt: str, name: str, kind: str) -> Fields | None:
-    key = join_key(attempt, name)
-    try:
-        return unseal(kind, read_small(store, key), store.locate(key))
-    except FileNotFoundError:
-        return None

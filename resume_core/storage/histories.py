@@ -8,9 +8,9 @@ from typing import Any
 
 from resume_core.errors import CorruptCheckpointError
 from resume_core.storage.interface import Store
-from resume_core.storage.paths import ATTEMPT_FILE, HISTORY_FILE, join_key
-from resume_core.storage.read import is_there, read_small
-from resume_core.storage.sealed import JsonMapping, seal, unseal
+from resume_core.storage.paths import HISTORY_FILE, join_key
+from resume_core.storage.reports import put_report, read_report
+from resume_core.storage.sealed import JsonMapping
 
 __all__ = ["PastAttempt", "put_history", "read_history"]
 
@@ -54,15 +54,12 @@ class PastAttempt:
 
 
 def put_history(store: Store, attempt: str, fields: JsonMapping) -> None:
-    """Write it, in place of one that is there; nothing where the claim of the attempt is gone.
-
-    A report brings no directory back that its user has deleted: the next save does, and then this comes with it.
+    """Write it; see `put_report`.
 
     Raises:
         OSError: the store refused.
     """
-    if is_there(store, join_key(attempt, ATTEMPT_FILE)):
-        store.put(join_key(attempt, HISTORY_FILE), seal("history", {"attempt": attempt, **fields}))
+    put_report(store, attempt, HISTORY_FILE, "history", fields)
 
 
 def read_history(store: Store, attempt: str) -> PastAttempt | None:
@@ -72,11 +69,8 @@ def read_history(store: Store, attempt: str) -> PastAttempt | None:
         CorruptCheckpointError: it was altered, or says something impossible.
         OSError: the store cannot be read.
     """
-    key = join_key(attempt, HISTORY_FILE)
-    path = store.locate(key)
-    try:
-        fields = unseal("history", read_small(store, key), path)
-    except FileNotFoundError:
+    path, fields = store.locate(join_key(attempt, HISTORY_FILE)), read_report(store, attempt, HISTORY_FILE, "history")
+    if fields is None:
         return None
     seen = fields.mapping("seen")
     try:

@@ -12,14 +12,11 @@ from resume_core.cli.report.curve import Point, points
 from resume_core.directory import open_lineage
 from resume_core.errors import CheckpointNotFoundError, ResumeError
 from resume_core.goodput import Account, Share, account
-from resume_core.storage import Attempt, Lineage
-from resume_core.storage.paths import join_key, parse_checkpoint_folder
-from resume_core.storage.read import read_small
-from resume_core.storage.sealed import unseal
+from resume_core.storage import Attempt, Lineage, read_check
+from resume_core.storage.paths import CHECK_FILE, join_key, parse_checkpoint_folder
 
 __all__ = ["AttemptTold", "Report", "SaveTold", "report"]
 
-_CHECK_FILE = "check.json"
 _CHECKED = {"verdict": str, "steps": int, "num_rows": int, "reason": str}
 _MOST_ATTEMPTS = 100  # as many as `account` looks at
 
@@ -243,15 +240,11 @@ def _step(name: str) -> int | None:
 
 
 def _check(lineage: Lineage, attempt: str, notes: list[str]) -> Mapping[str, Any] | None:
-    key = join_key(attempt, _CHECK_FILE)
     try:
-        fields = unseal("check", read_small(lineage.store, key), lineage.store.locate(key))
-        result = fields.mapping("result")
-        return {name: kind(result.get(name) or kind()) for name, kind in _CHECKED.items()}
-    except FileNotFoundError:
-        return None
+        result = read_check(lineage.store, attempt)
+        return None if result is None else {name: kind(result.get(name) or kind()) for name, kind in _CHECKED.items()}
     except (ResumeError, TypeError, ValueError) as error:
-        notes.append(f"{lineage.store.locate(key)}: {error}")
+        notes.append(f"{lineage.store.locate(join_key(attempt, CHECK_FILE))}: {error}")
         return None
 
 
