@@ -69,7 +69,7 @@ class Evidence:
         self._of_step: list[Any] = []  # losses since the last step
         self._step = self._batch = 0
         self._strict_until = -1
-        self._is_between = self._compares_early = False
+        self._is_between = False  # whether something else comes before the first batch
         self._is_same_machine = True
         self._weights: WeightSample | None = None
         self._report: Callable[[Mapping[str, Any]], None] = lambda result: None
@@ -89,7 +89,7 @@ class Evidence:
     def begin(self, progress: Progress) -> None:
         """Training begins, or goes on, at ``progress``."""
         self._step, self._batch = progress.step, progress.batch
-        if self._compares_early:
+        if self._is_between:
             self.observer.before_first()
         self._listen()
 
@@ -162,7 +162,6 @@ class Evidence:
 
         if prints:
             self.observer.first = compare
-            self._compares_early = self._is_between
 
     def _is_exact(self) -> bool:
         """Whether computing the same again gives the same bits."""
@@ -182,8 +181,6 @@ class Evidence:
     @property
     def header(self) -> dict[str, Any]:
         """What a save knows of the batch that follows it, and the ranges of what is watched; strict JSON."""
-        if self.observer.is_broken:
-            return {}
         found: dict[str, Any] = {}
         self.observer.guarded(lambda: found.update(self._header()))
         return found
