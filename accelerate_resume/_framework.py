@@ -41,7 +41,7 @@ from resume_core.capture.runconfig import (
 from resume_core.capture.weights import refuse_new_shapes, shapes, size_bytes, versioned
 from resume_core.errors import ResumeError, UnsupportedStateError
 from resume_core.evidence import Observer
-from resume_core.state import Fact, Progress, State, Vitals
+from resume_core.state import Ahead, Fact, Progress, State, Vitals
 
 __all__ = ["AcceleratorFramework"]
 
@@ -51,10 +51,10 @@ class AcceleratorFramework:
 
     Args:
         accelerator: to which a plugin was just attached: nothing is prepared yet.
-        boundary: called at each, with where the run stands, and which kinds of rest come before the next.
+        boundary: called at each, with where the run stands, and what gives the kinds of rest before the next.
     """
 
-    def __init__(self, accelerator: Any, boundary: Callable[[Progress, Collection[str]], None]) -> None:
+    def __init__(self, accelerator: Any, boundary: Callable[[Progress, Ahead], None]) -> None:
         self._accelerated = Accelerated(accelerator)
         self._boundary = boundary
         self.rests = Rests()
@@ -201,6 +201,8 @@ class AcceleratorFramework:
         return plain(parameters, *args, **kwargs)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self.observer.wants_gradients:
+            return
         # a fused optimizer unscales by itself, and finds out there what has overflown
         self.observer.gradients(optimizer, with_norm=not self._has_clipped, may_overflow=self._scales)
 
@@ -225,7 +227,7 @@ class AcceleratorFramework:
             mine = [counts.step, counts.batch]
             counts.step, counts.batch = self.ranks.agree("the end of an epoch", mine, lambda all_: [*map(max, *all_)])
         self.rests.end()
-        self._boundary(self.progress, self._ahead())
+        self._boundary(self.progress, self._ahead)
         if self.tracker.is_behind_loop and not is_last:
             self.rests.begin(EPOCH_END)
 

@@ -143,7 +143,10 @@ class ScriptTracker(Tracker):
     def trained(self) -> None:
         """See `Tracker.trained`."""
         held = self._held
-        if not [one for _, one in held if one.begun] and self.is_foreign():
+        goes_on = any(one.begun for _, one in held)
+        if goes_on and not any(one.fresh for _, one in held):
+            return  # a step, whose backward was told of
+        if not goes_on and self.is_foreign():
             self._say(
                 "a batch was trained on of a loader that was not prepared, or that the function skip_first_batches has "
                 "made: it goes on as the random generators decide. Call accelerator.skip_first_batches()"

@@ -34,7 +34,7 @@ from resume_core.capture.generators import GENERATORS, find_generators
 from resume_core.capture.plain import plain as as_plain
 from resume_core.capture.runconfig import describe_schedulers
 from resume_core.errors import ResumeError
-from resume_core.state import Fact, Progress, State
+from resume_core.state import Ahead, Fact, Progress, State
 
 __all__ = ["TrainerFramework"]
 
@@ -207,9 +207,7 @@ class TrainerFramework(AcceleratorFramework):
         tell: told what a resume would lose.
     """
 
-    def __init__(
-        self, hf: HfTrainer, boundary: Callable[[Progress, Collection[str]], None], tell: Callable[[str], None]
-    ) -> None:
+    def __init__(self, hf: HfTrainer, boundary: Callable[[Progress, Ahead], None], tell: Callable[[str], None]) -> None:
         super().__init__(hf.trainer.accelerator, boundary)
         self.hf, self._tell = hf, tell
         self._info = TrainerInfo(hf.trainer)
@@ -400,4 +398,4 @@ class TrainerFramework(AcceleratorFramework):
             self._trainer_late = None
             super()._arrive()
         if self.loop.is_running:
-            self._boundary(self.progress, ())
+            self._boundary(self.progress, tuple)

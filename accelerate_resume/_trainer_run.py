@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from transformers.trainer_utils import TrainOutput
@@ -19,7 +19,7 @@ from resume_core.embedded import Given
 from resume_core.errors import CheckpointNotFoundError
 from resume_core.folder_session import FolderSession
 from resume_core.session import Session
-from resume_core.state import Ending, Fact, Progress
+from resume_core.state import Ahead, Ending, Fact, Progress
 
 __all__ = ["TrainerRun"]
 
@@ -179,7 +179,7 @@ class TrainerRun:
             self._folders.load(self._hf.foreign)
         return framework.first_epoch()
 
-    def _boundary(self, progress: Progress, ahead: Collection[str]) -> None:
+    def _boundary(self, progress: Progress, ahead: Ahead) -> None:
         self.session.begin(progress)
         self.session.boundary(progress, ahead)
 

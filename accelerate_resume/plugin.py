@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from resume_core.folder_session import FolderSession
 from resume_core.options import session_options
 from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch
 from resume_core.session import Session
-from resume_core.state import Ending, Fact, Progress
+from resume_core.state import Ahead, Ending, Fact, Progress
 
 __all__ = ["ResumePlugin"]
 
@@ -395,7 +395,7 @@ class ResumePlugin:
         for note in notes:
             self._log.warning("%s", note)
 
-    def _at_boundary(self, progress: Progress, ahead: Collection[str]) -> None:
+    def _at_boundary(self, progress: Progress, ahead: Ahead) -> None:
         assert self._session is not None
         self._session.boundary(progress, ahead)
 

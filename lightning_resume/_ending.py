@@ -56,12 +56,17 @@ def ending(trainer: Any) -> Ending:
     return Ending(over[0] if over else "stop", reached)
 
 
-def is_last(trainer: Any) -> bool:
-    """After a batch: whether none will follow, as far as that can be known before the hooks at an epoch's end."""
+def is_last(trainer: Any, step: int, *, ends_epoch: bool) -> bool:
+    """After a batch: whether none will follow, as far as that can be known before the hooks at an epoch's end.
+
+    Args:
+        trainer: behind that batch.
+        step: its ``global_step``.
+        ends_epoch: whether the batch was the last one of its epoch.
+    """
     fit = trainer.fit_loop
-    if (trainer.should_stop and fit._can_stop_early) or _is_reached(trainer.global_step, fit.max_steps):
+    if (trainer.should_stop and fit._can_stop_early) or _is_reached(step, fit.max_steps):
         return True
-    ends_epoch = fit.epoch_loop._num_ready_batches_reached()
     return bool(ends_epoch and _is_reached(fit.epoch_progress.current.processed + 1, fit.max_epochs))
 
 

@@ -54,7 +54,7 @@ from resume_core.capture.param_groups import apply_groups, capture_groups, group
 from resume_core.capture.rng import apply_rng, capture_rng, preserved_rng
 from resume_core.capture.weights import refuse_new_shapes, shapes, size_bytes, versioned
 from resume_core.errors import ResumeError
-from resume_core.state import Ending, Fact, Progress, State, Vitals
+from resume_core.state import Ahead, Ending, Fact, Progress, State, Vitals
 
 __all__ = ["TrainerAdapter"]
 
@@ -112,7 +112,7 @@ class TrainerAdapter:
         early: Callable[[], None],
         ready: Callable[[], None],
         first_fetch: Callable[[Progress], None],
-        boundary: Callable[[Progress, Collection[str]], bool],
+        boundary: Callable[[Progress, Ahead], bool],
         pause: Callable[[str], contextlib.AbstractContextManager[None]],
         stranded: Callable[[Progress, BaseException], None],
         finish: Callable[[Progress, Ending], None],
@@ -128,7 +128,8 @@ class TrainerAdapter:
             early: the train loaders are asked for before ``ready``, by ``estimated_stepping_batches`` for one.
             ready: model and optimizers exist, nothing is loaded yet.
             first_fetch: the first batch is about to be fetched; everything restored is in place.
-            boundary: a batch and all that follows it is done, and which kinds of pause are ahead; True ends training.
+            boundary: a batch and all that follows it is done; the second argument gives the kinds of pause that are
+                ahead. True ends training.
             pause: a block that may last, by its kind.
             stranded: an exception came while a batch was fetched, which nothing was begun of.
             finish: training is over, and so are all hooks at its end.
@@ -278,17 +279,19 @@ class TrainerAdapter:
         facts = describe(self.trainer, self.train_loaders, weights)
         return {"seed": self._seed, "world_size": Fact(self.ranks.size), **facts}
 
-    def progress(self, *, is_last: bool = False) -> Progress:
-        """Where training stands, read from the loops' counters; whether it ends here is for the caller to say."""
-        batches = self._epoch.batch_progress
+    def progress(self, *, at_boundary: bool = False) -> Progress:
+        """Where training stands, read from the loops' counters; whether it ends there is known at a boundary."""
+        epoch_loop = self._epoch
+        batches, step = epoch_loop.batch_progress, self.trainer.global_step
+        ends_epoch = bool(epoch_loop._num_ready_batches_reached())
         return Progress(
-            step=int(self.trainer.global_step),
+            step=int(step),
             batch=int(batches.total.completed),
             epoch=int(self.trainer.current_epoch),
             epoch_batch=int(batches.current.completed),
-            in_window=bool(self._epoch._should_accumulate()) and not self._fit._skip_backward,
-            is_last=is_last,
-            ends_epoch=bool(self._epoch._num_ready_batches_reached()),
+            in_window=bool(epoch_loop._should_accumulate()) and not self._fit._skip_backward,
+            is_last=at_boundary and is_last(self.trainer, step, ends_epoch=ends_epoch),
+            ends_epoch=ends_epoch,
         )
 
     def capture(self) -> State:
@@ -545,11 +548,13 @@ class TrainerAdapter:
         if (inexact := self.embedding.reopen_epoch()) is not None:
             warnings.warn(inexact, stacklevel=2)
 
-    def _boundary(self, boundary: Callable[[Progress, Collection[str]], bool]) -> None:
-        progress = self.progress(is_last=is_last(self.trainer))
-        ahead = [_EPOCH_END] * progress.ends_epoch + [_VALIDATION] * validates_next(self.trainer)
-        if boundary(progress, ahead):
+    def _boundary(self, boundary: Callable[[Progress, Ahead], bool]) -> None:
+        if boundary(self.progress(at_boundary=True), self._ahead):
             self.stop()
+
+    def _ahead(self) -> Collection[str]:
+        ends_epoch = self._epoch._num_ready_batches_reached()
+        return [_EPOCH_END] * ends_epoch + [_VALIDATION] * validates_next(self.trainer)
 
     def _advance(self, plain: Callable[[Any], None], fetcher: Any) -> None:
         try:

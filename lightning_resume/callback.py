@@ -243,8 +243,9 @@ class ResumeCallback(Callback):
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """Take note of the gradients, before they are clipped."""
-        if self._session is not None and self._adapter is not None:
-            self._session.observer.gradients(optimizer, may_overflow=self._adapter.scaler is not None)
+        session, adapter = self._session, self._adapter
+        if session is not None and adapter is not None and session.observer.wants_gradients:
+            session.observer.gradients(optimizer, may_overflow=adapter.scaler is not None)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Take note of the loss, and look again early in an epoch."""

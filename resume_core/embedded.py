@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from resume_core.framework import Framework
 from resume_core.origin import ORIGIN
 from resume_core.policy import Changes
 from resume_core.restore import report, restore_threads, warn_of_names
-from resume_core.state import Ending, Progress, RunConfig, State
+from resume_core.state import Ahead, Ending, Progress, RunConfig, State
 
 __all__ = ["EmbeddedSession", "Given", "adopt", "look_for_entry", "new_key"]
 
@@ -201,7 +201,7 @@ class EmbeddedSession:
         """See `Session.pause`."""
         return contextlib.nullcontext()
 
-    def boundary(self, progress: Progress, ahead: Collection[str] = ()) -> bool:
+    def boundary(self, progress: Progress, ahead: Ahead = tuple) -> bool:
         """A batch and everything that belongs to it is done; nothing is saved here."""
         return False
 

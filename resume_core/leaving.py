@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -14,6 +14,7 @@ from resume_core.errors import Preempted
 from resume_core.policy import Preemption, as_notices
 from resume_core.preemption import NoticeWatch, SignalWatch, job_id, requeue, seconds_left
 from resume_core.ranks import Ranks
+from resume_core.state import Ahead
 from resume_core.storage import Tiers
 
 __all__ = ["Leaving"]
@@ -110,9 +111,12 @@ class Leaving:
         found: str | None = self._ranks.agree("the first batch", {"asked": self._signals.received}, first_asked)
         return found
 
-    def is_long(self, pauses_s: Mapping[str, float], ahead: Collection[str]) -> bool:
-        """Whether a pause of a kind in ``ahead`` may last longer than the machine after a signal."""
-        return any(pauses_s.get(kind, 0.0) > self._preemption.grace_s for kind in ahead) and self._signals.is_watching
+    def is_long(self, pauses_s: Mapping[str, float], ahead: Ahead) -> bool:
+        """Whether a pause of a kind that ``ahead`` gives may last longer than the machine after a signal."""
+        if not pauses_s or not self._signals.is_watching:
+            return False
+        long = {kind for kind, pause_s in pauses_s.items() if pause_s > self._preemption.grace_s}
+        return bool(long) and not long.isdisjoint(ahead())
 
     @contextmanager
     def pause(self, kind: str, pauses_s: Mapping[str, float], *, is_saved: bool) -> Iterator[None]:
@@ -126,7 +130,7 @@ class Leaving:
         """
         start_s, outer = self._clock(), self._signals.at_once
         try:
-            if is_saved and self.is_long(pauses_s, [kind]):
+            if is_saved and self.is_long(pauses_s, lambda: [kind]):
                 self._signals.at_once = Preempted(self._preemption.exit_code)
                 # a notice may have come to another rank alone, which this one would wait for in vain
                 has_notice = self._notices.at_once is not None and self._ranks.size == 1

@@ -133,7 +133,8 @@ class Schedule:
 
         Never where it counts from: a framework may ask twice at one boundary, and nothing was trained between.
         """
-        if progress == self._at:
+        at = self._at
+        if at is not None and progress.batch == at.batch and progress == at:
             return False
         interval_s, now_s = self._cadence.interval_s, self._clock()
         if now_s >= self._retry_at_s or self.due_by_count(progress):

@@ -19,7 +19,7 @@ import datetime
 import logging
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
@@ -37,7 +37,7 @@ from resume_core.errors import (
     SaveFailedError,
     UnsupportedStateError,
 )
-from resume_core.evidence import Evidence, Observer
+from resume_core.evidence import Evidence
 from resume_core.finish import finished_fit, mark
 from resume_core.framework import Framework
 from resume_core.goodput import account
@@ -54,7 +54,7 @@ from resume_core.restore import (
 from resume_core.saves import Saves
 from resume_core.schedule import Cadence, Schedule
 from resume_core.scratch import admit
-from resume_core.state import Ending, Progress, RunConfig, State
+from resume_core.state import Ahead, Ending, Progress, RunConfig, State
 from resume_core.storage import Attempt, Slot
 
 __all__ = ["Restored", "Session"]
@@ -124,6 +124,8 @@ class Session:
         if self._drill is not None:
             check = replace(check, steps=check.steps or Check.steps, on_mismatch="warn")
         self._evidence = Evidence(check, watch or Watch(), self._ranks, self._log, framework.vitals, self._history.loss)
+        self.observer = self._evidence.observer
+        """To be told of batches, losses and gradients."""
         leaving = self._leaving = Leaving(
             preemption or Preemption(), self._ranks, self._lineage.tiers, self._log, lambda: history.slowest_s
         )
@@ -177,11 +179,6 @@ class Session:
     def identity(self) -> tuple[int, RunConfig]:
         """The run's key and config, once it has started."""
         return self._beginning.key, self._beginning.config
-
-    @property
-    def observer(self) -> Observer:
-        """To be told of batches, losses and gradients."""
-        return self._evidence.observer
 
     @property
     def blocked_s(self) -> float | None:
@@ -316,12 +313,12 @@ class Session:
         is_saved = self._boundary is not None and self._saved_at == self._boundary.batch
         return self._leaving.pause(kind, self._boundaries.pauses_s, is_saved=is_saved)
 
-    def boundary(self, progress: Progress, ahead: Collection[str] = ()) -> bool:
+    def boundary(self, progress: Progress, ahead: Ahead = tuple) -> bool:
         """A batch and everything that belongs to it is done: save if it is time.
 
         Args:
             progress: where training stands.
-            ahead: kinds of `pause` that come before the next boundary, as far as that is known; on each rank alike.
+            ahead: asked only where a pause of any kind has been long.
 
         Returns:
             True when training should stop.

@@ -55,11 +55,14 @@ def bring(
         _await_parts(writer, ranks, place)
         return writer.commit(header(), still_newest=still_newest)
     except BaseException as error:
-        newer = _superseded(still_newest)
-        ranks.tell(place, f"{type(newer or error).__name__}: {newer or error}")
+        newer, first = _superseded(still_newest), ranks.told(place)
+        if first is None:
+            ranks.tell(place, f"{type(newer or error).__name__}: {newer or error}")
         writer.discard()
         if newer is not None:
             raise newer from error
+        if first is not None and isinstance(error, OSError):  # what failed first takes the folder away from the others
+            raise SaveFailedError(f"{place} was not committed: {first}", path=place) from error
         raise
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -78,6 +78,10 @@ class Progress:
     in_window: bool = False
     is_last: bool = False
     ends_epoch: bool = False
+
+
+Ahead = Callable[[], Collection[str]]
+"""Gives the kinds of pause that come before the next boundary, as far as that is known; on each rank alike."""
 
 
 @dataclass(frozen=True)

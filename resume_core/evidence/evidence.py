@@ -7,7 +7,7 @@ the last batch that is compared, which all of them reach alike; what they find t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ __all__ = ["Evidence"]
 
 _HALF_RTOL, _RTOL = 2e-2, 1e-3
 _NORMS_EVERY = 100  # steps, where nothing is recorded
-_READ_EVERY = 32  # losses that lie on a GPU: reading one waits for all that was asked of it before
+_READ_EVERY = 32  # losses: reading one that lies on a GPU waits for all that was asked of it before
 _MAX_OF_STEP = 1024  # losses, where no step that is counted follows them
 _SIZES_BYTES = 1 << 20  # parameters up to this size are measured behind each recorded step
 
@@ -65,7 +65,8 @@ class Evidence:
         self._checker: Checker | None = None
         self._from = self._digest = ""
         self._losses, self._norms = Series("the loss"), Series("the norm of the gradients")
-        self._unread: list[tuple[int, list[Any]]] = []
+        self._watches = watch.on != "off"
+        self._unread: list[tuple[int, list[Any]]] = []  # losses, by step
         self._of_step: list[Any] = []  # losses since the last step
         self._step = self._batch = 0
         self._strict_until = -1
@@ -226,26 +227,32 @@ class Evidence:
             self._listen()
 
     def _look(self, progress: Progress) -> None:
+        observer = self.observer
         if progress.batch == self._batch:  # the end of an epoch is a boundary too
-            self.observer.take()  # batches that a script was given and has left out
+            observer.take()  # batches that a script was given and has left out
             return
-        self._batch, observer = progress.batch, self.observer
-        inputs, losses, lrs, norms = observer.take()
-        if observer.records:
-            record = self._record(progress, losses)
-            record.inputs, record.lrs, record.grad_norms = inputs, lrs, norms
-            self._recorder.add(record)
-            if self._checker is not None:
-                self._checker.add(record, self._weights.names if self._weights is not None else ())
-            self._listen()
-        self._of_step += losses
-        del self._of_step[:-_MAX_OF_STEP]
+        norms: Sequence[float] = ()
+        self._batch = progress.batch
+        if observer.wants_gradients:
+            inputs, losses, lrs, norms = observer.take()
+            if observer.records:
+                self._note(self._record(progress, losses, inputs=inputs, lrs=lrs, grad_norms=norms))
+        else:  # as nearly all steps are
+            losses = observer.take_losses()
+        self._of_step = [*self._of_step, *losses][-_MAX_OF_STEP:] if self._of_step else losses
         if progress.step > self._step:
             self._watch_step(progress.step, norms)
 
-    def _record(self, progress: Progress, losses: list[Any]) -> Record:
+    def _note(self, record: Record) -> None:
+        self._recorder.add(record)
+        if self._checker is not None:
+            self._checker.add(record, self._weights.names if self._weights is not None else ())
+        self._listen()
+
+    def _record(self, progress: Progress, losses: list[Any], **observed: Any) -> Record:
         vitals = self._vitals()
-        record = Record(progress.step, progress.batch, progress.epoch, list(vitals.samples), scale=vitals.scale)
+        where = progress.step, progress.batch, progress.epoch
+        record = Record(*where, list(vitals.samples), scale=vitals.scale, **observed)
         record.losses, record.rng = [float(loss) for loss in losses], print_rng()
         if progress.step > self._step:
             weights = self._sample(vitals)
@@ -264,41 +271,34 @@ class Evidence:
         """What is wanted of the batches that follow."""
         if not self.observer.is_broken:
             self.observer.records = self._recorder.is_open or self._checker is not None
-            self.observer.listens = self._watch.on != "off" or self.observer.records
+            self.observer.listens = self._watches or self.observer.records
 
     # ---- what is watched
 
     def look_now(self) -> None:
-        """Read what waits on a device: a save may follow, which must not hold what should stop the run."""
+        """Read what waits: a save may follow, which must not hold what should stop the run."""
         if self._watch.on == "stop":
             self.observer.guarded(self._read)
 
-    def _watch_step(self, step: int, norms: list[float]) -> None:
-        self._step, losses, self._of_step = step, self._of_step, []
-        is_strict, watches = step <= self._strict_until, self._watch.on != "off"
-        self.observer.wants_norms = watches and step % _NORMS_EVERY == 0
-        if len(losses) == 1 and isinstance(losses[0], float) and not self._unread:
-            self._watch_loss(step, losses[0], is_strict=is_strict)
-        elif losses:
+    def _watch_step(self, step: int, norms: Sequence[float]) -> None:
+        observer, self._step, losses, self._of_step = self.observer, step, self._of_step, []
+        observer.wants_norms = self._watches and step % _NORMS_EVERY == 0
+        if losses:
             self._unread.append((step, losses))
-            waits = any(isinstance(one, torch.Tensor) for one in losses)
-            if is_strict or not waits or len(self._unread) >= _READ_EVERY:
-                self._read()
-        for norm in norms if watches else ():
+        is_strict = step <= self._strict_until
+        if is_strict or observer.is_urgent or len(self._unread) >= _READ_EVERY:
+            self._read()
+        for norm in norms if self._watches else ():
             self._say(self._norms.add(norm, step, is_strict=is_strict))
 
     def _read(self) -> None:
-        unread, self._unread = self._unread, []
+        """Many at a time, which takes a fraction of what one by one between the kernels of training does."""
+        unread, self._unread, self.observer.is_urgent = self._unread, [], False
         for step, losses in unread:
-            mean = sum(map(float, losses)) / len(losses)
-            self._watch_loss(step, mean, is_strict=step <= self._strict_until)
-
-    def _watch_loss(self, step: int, loss: float, *, is_strict: bool) -> None:
-        self._tell(step, loss)
-        if self._watch.on != "off":
-            problem = self._losses.add(loss, step, is_strict=is_strict)
-            if problem is not None:
-                self._say(problem)
+            loss = float(losses[0]) if len(losses) == 1 else sum(map(float, losses)) / len(losses)
+            self._tell(step, loss)
+            if self._watches:
+                self._say(self._losses.add(loss, step, is_strict=step <= self._strict_until))
 
     def _say(self, problem: str | None) -> None:
         if problem is None:
@@ -348,6 +348,7 @@ class Evidence:
     def close(self) -> None:
         """The run is over."""
         self._checker = None
+        self.observer.guarded(self._read)
         self.observer.close()
         self._recorder.close()
 

@@ -34,6 +34,8 @@ class Observer:
         """Whether inputs and steps are wanted too."""
         self.wants_norms = False
         """Whether norms of gradients are."""
+        self.is_urgent = False
+        """Whether a loss was no finite number, which is to be told of at once."""
         self.first: Callable[[], None] | None = None
         """Called once, before the next batch is trained on."""
         self.inputs: list[list[Any]] = []
@@ -58,7 +60,10 @@ class Observer:
         if not self.listens or loss is None or len(self.losses) >= _MAX_WAITING:
             return
         try:  # as `guarded` does, in less time: this is called at each step
-            self.losses.append(_one_number(loss))
+            number = _one_number(loss)
+            self.losses.append(number)
+            if type(number) is float and not -math.inf < number < math.inf:
+                self.is_urgent = True
         except Exception as error:
             self.give_up(error)
 
@@ -72,7 +77,7 @@ class Observer:
             with_norm: whether their norm was not told of before, by `clipped_norm` or `norm_of`.
             may_overflow: whether gradients that are not finite are what a `torch.amp.GradScaler` is there for.
         """
-        if not self._wants_norm:
+        if not self.wants_gradients:
             return
         if self.records:
             self.guarded(lambda: self._note_rates(optimizer))
@@ -81,16 +86,17 @@ class Observer:
 
     def clipped_norm(self, norm: Any, *, may_overflow: bool = False) -> None:
         """Gradients were clipped that had this norm before; see `gradients`."""
-        if self._wants_norm and norm is not None:
+        if self.wants_gradients and norm is not None:
             self.guarded(lambda: self._keep_norm(float(norm), may_overflow))
 
     def norm_of(self, parameters: Iterable[torch.Tensor], *, may_overflow: bool = False) -> None:
         """Note the norm of the gradients of these, over all of them."""
-        if self._wants_norm:
+        if self.wants_gradients:
             self.guarded(lambda: self._note_norm([p.grad for p in parameters if p.grad is not None], may_overflow))
 
     @property
-    def _wants_norm(self) -> bool:
+    def wants_gradients(self) -> bool:
+        """Whether there is a reason to call what tells of them."""
         return self.records or self.wants_norms
 
     def _note_rates(self, optimizer: torch.optim.Optimizer) -> None:
@@ -110,6 +116,11 @@ class Observer:
         """Inputs, losses, learning rates and norms since the last call."""
         found = self.inputs, self.losses, self.lrs, self.grad_norms
         self.inputs, self.losses, self.lrs, self.grad_norms = [], [], [], []
+        return found
+
+    def take_losses(self) -> list[Any]:
+        """Those since the last call, where nothing else is wanted."""
+        found, self.losses = self.losses, []
         return found
 
     def guarded(self, call: Callable[[], Any]) -> None:

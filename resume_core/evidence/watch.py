@@ -24,7 +24,7 @@ __all__ = ["Series"]
 _LENGTH = 128
 _FEWEST = 20  # values that make a range
 _IN_A_ROW = 3
-_LEARN_EVERY = 16
+_LEARN_EVERY = 32
 _SIGMAS, _RANGES = 15.0, 3.0
 
 

@@ -214,7 +214,7 @@ def measured(start, directory, grace_s=0.05, **arguments):
 def test_before_a_long_pause_the_run_is_saved_and_a_signal_in_it_ends_the_process_at_once(directory, start):
     run = measured(start, directory)
     run.toy.step()
-    run.session.boundary(Progress(step=2, batch=2, in_window=True), [PAUSE])
+    run.session.boundary(Progress(step=2, batch=2, in_window=True), lambda: [PAUSE])
     run.toy.step()  # the batch that the validation follows
     with pytest.raises(Preempted) as left, run.session.pause(PAUSE):
         send()
@@ -226,7 +226,7 @@ def test_before_a_long_pause_the_run_is_saved_and_a_signal_in_it_ends_the_proces
 
 def test_a_signal_in_the_batch_before_a_long_pause_ends_the_process_there(directory, start):
     run = measured(start, directory)
-    run.session.boundary(Progress(step=1, batch=1), [PAUSE])
+    run.session.boundary(Progress(step=1, batch=1), lambda: [PAUSE])
     send()
     with pytest.raises(Preempted) as left, run.session.pause(PAUSE):
         raise AssertionError("the pause began")
@@ -238,7 +238,7 @@ def test_a_signal_in_the_batch_before_a_long_pause_ends_the_process_there(direct
 def test_a_pause_that_is_short_or_came_unforeseen_is_brought_to_its_end(directory, start, grace_s, ahead):
     run = measured(start, directory, grace_s)
     run.toy.step()
-    run.session.boundary(Progress(step=2, batch=2), ahead)
+    run.session.boundary(Progress(step=2, batch=2), lambda: ahead)
     run.num = 2
     with run.session.pause(PAUSE):
         send()
@@ -251,14 +251,14 @@ def test_a_pause_that_is_short_or_came_unforeseen_is_brought_to_its_end(director
 def test_all_ranks_save_before_what_rank_0_has_found_long(toy, tmp_path):
     def work(ranks):
         run = Start(toy(), tmp_path, ranks, save=NEVER, preemption=Preemption(grace_s=0.05))
-        run.session._leaving.is_long = lambda pauses_s, ahead: any(pauses_s.get(kind, 0) > 0.05 for kind in ahead)
+        run.session._leaving.is_long = lambda pauses_s, ahead: any(pauses_s.get(kind, 0) > 0.05 for kind in ahead())
         run.train(1)
         with run.session.pause(PAUSE):
             time.sleep(0.2 if ranks.rank == 0 else 0.0)
         time.sleep(0.1)
         run.session._boundaries._meet_at = 2  # not when two seconds are over, which are many batches here
         run.train(1)
-        run.session.boundary(Progress(step=3, batch=3), [PAUSE])
+        run.session.boundary(Progress(step=3, batch=3), lambda: [PAUSE])
         run.session.end()
         return run.session.has_checkpoints
 

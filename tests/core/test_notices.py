@@ -571,7 +571,7 @@ def test_a_notice_before_a_long_pause_that_was_saved_ends_the_process_there(dire
     run = begin(start, directory, preemption=Preemption(grace_s=0.05, notices=tmp_path / "leave")).train(1)
     with run.session.pause(PAUSE):
         time.sleep(0.1)
-    run.session.boundary(Progress(step=1, batch=1), [PAUSE])
+    run.session.boundary(Progress(step=1, batch=1), lambda: [PAUSE])
     (tmp_path / "leave").touch()
     notice(run.session._leaving._notices)
     with pytest.raises(Preempted) as left, run.session.pause(PAUSE):

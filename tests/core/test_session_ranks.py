@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 
 import pytest
 import torch
@@ -148,6 +149,28 @@ def test_a_rank_that_cannot_write_fails_the_save_on_all_at_once(own, tmp_path, m
     assert all(isinstance(error, SaveFailedError) for error in found)
     assert all("on rank 1" in str(error) and "No space left" in str(error) for error in found)
     assert not list(tmp_path.glob("attempt-0002-*/step-*/manifest.json"))
+
+
+def test_the_first_rank_that_fails_explains_how_the_others_do(own, tmp_path, monkeypatch):
+    """What a rank has written is removed when it fails, which may take the folder from under the others."""
+    together(2, lambda ranks: Start(own(), tmp_path, ranks).train(1).session.end())
+    is_gone = threading.Event()
+
+    def write_file(self, *args, **kwargs):
+        if self._rank == 1:
+            raise OSError(28, "No space left on device")
+        assert is_gone.wait(10)
+        raise FileNotFoundError(2, "No such file or directory")
+
+    def discard(self, plain=CheckpointWriter.discard):
+        plain(self)
+        is_gone.set()
+
+    monkeypatch.setattr(CheckpointWriter, "write_file", write_file)
+    monkeypatch.setattr(CheckpointWriter, "discard", discard)
+    found, _ = together(2, lambda ranks: Start(own(), tmp_path, ranks).train(1).session.end())
+    assert all(isinstance(error, SaveFailedError) for error in found)
+    assert all("on rank 1" in str(error) and "No space left" in str(error) for error in found)
 
 
 def test_a_rank_that_writes_nothing_is_named(own, tmp_path, monkeypatch):

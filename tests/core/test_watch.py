@@ -9,7 +9,7 @@ import pytest
 import torch
 from trained import Run
 
-from resume_core import DivergedError, Watch
+from resume_core import DivergedError, SaveEvery, Watch
 from resume_core.evidence.observer import Observer
 from resume_core.evidence.watch import Series
 from resume_core.state import Progress
@@ -150,3 +150,10 @@ def test_losses_that_wait_on_a_device_are_read_together(tmp_path, monkeypatch, c
     assert "nan" not in caplog.text
     run.train(40)
     assert "the loss is nan at step 11" in caplog.text
+
+
+@pytest.mark.parametrize("num_steps", [1, 31, 33])
+def test_what_waits_to_be_read_is_read_when_the_run_ends(tmp_path, num_steps):
+    run = Run(str(tmp_path / "run"), save=SaveEvery(steps=1000, minutes=None)).train(num_steps)
+    run.session.end()
+    assert [step for step, _ in run.session._history._losses] == [*range(1, num_steps + 1)]
