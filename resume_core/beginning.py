@@ -18,6 +18,7 @@ from resume_core.embedded import Given, adopt, new_key
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.finish import Fits
 from resume_core.framework import Framework
+from resume_core.naming import resolve
 from resume_core.origin import ORIGIN, Origin, check_origin, find_origin
 from resume_core.policy import Changes
 from resume_core.restore import Restored, Restorer, read_key, read_origin
@@ -120,7 +121,7 @@ class Beginning:
             return
         yield from self.fits.choose(line(self._seen, self._resume))
         if self._named is not None and self.fits.later is not None:  # what comes before the one that was named
-            yield from self.fits.choose(self._seen.line(self._seen.find(self._named).attempt))
+            yield from self.fits.choose(self._seen.line(resolve(self._seen, self._named).attempt))
 
     @property
     def _named(self) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from resume_core.directory import open_lineage
 from resume_core.errors import CheckpointNotFoundError
+from resume_core.naming import resolve
 from resume_core.restore import read_preamble
 from resume_core.storage import CheckpointRef, Lineage
 
@@ -40,7 +41,7 @@ def line(lineage: Lineage, resume: str) -> Iterator[CheckpointRef]:
         yield from lineage.candidates()
         return
     try:
-        yield from lineage.candidates(resume)
+        yield resolve(lineage, resume)
     except CheckpointNotFoundError as error:
         if os.environ.get("EXACT_RESUME") != resume:
             raise

@@ -132,8 +132,14 @@ class ExportFormat(str, enum.Enum):
 
 @app.command()
 def export(
-    url: Annotated[str, typer.Argument(help="A run's directory, an attempt in it, or one checkpoint; local or a URL.")],
-    out: Annotated[Path, typer.Argument(help="The file (lightning, safetensors) or folder to write.")],
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="URL [NAME] OUT",
+            help="A run's directory, an attempt in it, or one checkpoint; the name of a checkpoint in it (120, "
+            "attempt-0002/120, latest); the file (lightning, safetensors) or folder to write.",
+        ),
+    ],
     format: Annotated[ExportFormat, typer.Option(help="The run's own framework, or safetensors: the weights alone.")],
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
     scratch: Scratch = None,
@@ -149,6 +155,9 @@ def export(
 
     Exit code 0: written. 1: the checkpoint is damaged. 2: there is none, or it cannot be written; nothing was left.
     """
+    if not 2 <= len(places) <= 3:
+        raise typer.BadParameter(f"it takes URL, NAME if you like, and OUT, got {len(places)} arguments")
+    url, name, out = places[0], places[1] if len(places) == 3 else None, Path(places[-1])
     options = parse_storage_options(storage_options)
     with answering("nothing was exported"), busy("exporting"):
         from resume_core.cli.export import Request
@@ -156,7 +165,7 @@ def export(
 
         _import_all(imports or ())
         try:
-            done = write(Request(url, out, format.value, force, scratch, options))
+            done = write(Request(url, out, format.value, force, scratch, options, name))
         except OSError as error:
             if error.errno is not None and error.filename is None:
                 error.filename = out  # a full disk does not say where

@@ -1,15 +1,31 @@
-"""What a URL names: a run, an attempt in it, or one checkpoint."""
+"""What a URL names: a run, an attempt in it, or one checkpoint; and the run and the name that are meant together."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from resume_core.storage import CheckpointRef
+import typer
 
-__all__ = ["fits", "split_url"]
+from resume_core.directory import open_lineage
+from resume_core.naming import parse_name
+from resume_core.storage import Lineage
 
-# of an attempt and, below it, of a checkpoint: the beginnings will do that `resume=` takes
-_NAME = re.compile(r"(.*?)/*(attempt-[0-9]{4,9}(?:-[0-9a-f]{0,4})?(?:/step-[0-9]*(?:\.[0-9]+)?)?)/*", re.DOTALL)
+__all__ = ["CheckpointName", "open_named", "split_url"]
+
+CheckpointName = Annotated[
+    str | None,
+    typer.Argument(
+        help="Of a checkpoint in it: a step (120), attempt-0002, attempt-0002/120, or latest.", show_default=False
+    ),
+]
+
+# of an attempt and, below it, of a checkpoint: what `resume=` takes, as far as no folder of the user's looks like it
+_STEP = r"(?:step-[0-9]*(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|latest)"
+_NAME = re.compile(
+    rf"(.*?)/*(attempt-[0-9]{{1,9}}(?:-[0-9a-f]{{0,4}})?(?:/{_STEP})?|step-[0-9]+(?:\.[0-9]+)?)/*", re.DOTALL
+)
 
 
 def split_url(url: str) -> tuple[str, str]:
@@ -21,7 +37,27 @@ def split_url(url: str) -> tuple[str, str]:
     return root or ("/" if url.startswith("/") else "."), name
 
 
-def fits(ref: CheckpointRef, name: str) -> bool:
-    """Whether a checkpoint is one that the beginnings of names mean, as `split_url` gives them."""
-    attempt, _, checkpoint = name.partition("/")
-    return ref.attempt.startswith(attempt) and ref.name.startswith(checkpoint)
+def open_named(
+    url: str, name: str | None, scratch: str | None, options: Mapping[str, Any] | None
+) -> tuple[Lineage, str]:
+    """The run that is meant, and the name of a checkpoint or attempt in it; empty for none.
+
+    Args:
+        url: of a run's directory, an attempt, or one checkpoint.
+        name: in that run, or in that attempt; None for what ``url`` names.
+        scratch: the run's fast local directory.
+        options: for fsspec.
+
+    Raises:
+        ValueError: a URL that cannot be meant.
+        OSError: the store cannot be read.
+    """
+    lineage, (root, inside) = open_lineage(url, scratch, options), split_url(url)
+    if inside and (lineage.attempts() or lineage.damaged()):
+        inside = ""  # a run may lie in a folder with such a name
+    if inside:
+        lineage = open_lineage(root, scratch, options)
+    if name is None:
+        return lineage, inside
+    attempt = parse_name(inside).attempt
+    return lineage, f"{attempt}/{name}" if attempt and not parse_name(name).attempt else name

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from resume_core.cli.names import fits, split_url
-from resume_core.directory import open_lineage
+from resume_core.cli.names import open_named
 from resume_core.errors import CheckpointNotFoundError
+from resume_core.naming import nothing_left, resolve
 from resume_core.state import Checkpoint, Progress
 from resume_core.storage import CheckpointRef, FileReader, Lineage, Manifest, Store
 from resume_core.storage.paths import MODEL_FILE
@@ -62,6 +62,10 @@ class Source:
         """What is around the tensors, as JSON; see `CheckpointFiles.structure`."""
         return self._files.structure()
 
+    def document(self, name: str, keys: set[str]) -> Any:
+        """A JSON file of it; see `CheckpointFiles.document`."""
+        return self._files.document(name, keys)
+
     def read(self) -> Checkpoint:
         """All of it, every chunk checked against its digest.
 
@@ -88,11 +92,14 @@ class Source:
         return FileReader(self.stores, self.ref, self.manifest.file(MODEL_FILE))
 
 
-def find(url: str, *, scratch: str | None = None, options: Mapping[str, Any] | None = None) -> Source:
-    """The checkpoint that ``url`` names: of a run, or an attempt, its newest.
+def find(
+    url: str, name: str | None = None, *, scratch: str | None = None, options: Mapping[str, Any] | None = None
+) -> Source:
+    """The checkpoint that is meant: of a run, or an attempt, its newest.
 
     Args:
         url: of a run's directory, an attempt, or one checkpoint; a local path or any URL that fsspec knows.
+        name: of one in that run, see `resume_core.naming`; None for what ``url`` names.
         scratch: the run's fast local directory, which may hold copies.
         options: for fsspec.
 
@@ -102,46 +109,15 @@ def find(url: str, *, scratch: str | None = None, options: Mapping[str, Any] | N
         ValueError: a URL that cannot be meant.
         OSError: the store cannot be read.
     """
-    lineage = open_lineage(url, scratch, options)
-    root, name = split_url(url)
-    if name and not lineage.attempts():
-        lineage = open_lineage(root, scratch, options)
-    else:
-        name = ""
-    ref = _named(lineage, name) if name else _newest(lineage)
-    if isinstance(ref, Source):
-        return ref
-    manifest = lineage.read_manifest(ref)
-    return Source(manifest, lineage.tiers.committed(ref))
+    lineage, name = open_named(url, name, scratch, options)
+    ref = resolve(lineage, name, thinned=True) if name else _newest(lineage)
+    stores = lineage.tiers.committed(ref)
+    if not stores and (holding := lineage.tiers.with_weights(ref)):
+        return Source(read_weights_manifest(holding[-1], ref), holding, is_thinned=True)
+    return Source(lineage.read_manifest(ref), stores)
 
 
 def _newest(lineage: Lineage) -> CheckpointRef:
     for ref in lineage.candidates():
         return ref
-    url = lineage.store.url
-    if not lineage.attempts():
-        raise CheckpointNotFoundError(f"{url} is no directory of a run: there is no attempt in it", path=url)
-    raise CheckpointNotFoundError(f"the newest attempt in {url} has saved nothing. {lineage.inventory()}", path=url)
-
-
-def _named(lineage: Lineage, name: str) -> CheckpointRef | Source:
-    try:
-        return lineage.find(name)
-    except CheckpointNotFoundError:
-        thinned = _thinned(lineage, name)
-        if thinned is None:
-            raise
-        return thinned
-
-
-def _thinned(lineage: Lineage, name: str) -> Source | None:
-    """The one checkpoint of that name of which only the weights are left."""
-    folders = [attempt.name for attempt in lineage.attempts()]
-    refs = [ref for folder in folders for ref, _ in lineage.weights(folder)]
-    fitting = [ref for ref in refs if fits(ref, name)]
-    exact = [ref for ref in fitting if ref.name == name.rpartition("/")[2]] or fitting
-    if len(exact) != 1:
-        return None
-    (ref,) = exact
-    stores = lineage.tiers.with_weights(ref)
-    return Source(read_weights_manifest(stores[-1], ref), stores, is_thinned=True)
+    raise CheckpointNotFoundError(nothing_left(lineage), path=lineage.store.url)

@@ -38,6 +38,52 @@ def test_a_checkpoint_and_itself(run):
     assert not any(found[name] for name in ("config", "files", "structure", "plain"))
 
 
+def test_it_says_whether_the_weights_are_equal(run):
+    assert "weights equal: the one tensor" in diff(run, run)[1]
+    code, text = diff(run, "1")
+    assert (code, "weights: 1 of 1 tensors differ" in text) == (1, True)
+    assert "optimizer and other state: 1 of 1 tensors differ" in text
+    assert compared(run, "1")["counts"]["model"] == {"num_tensors": 1, "num_differ": 1}
+    assert "elements of 1 tensors were not compared" in diff(run, "1", "--no-values")[1]
+    assert "weights equal" in diff(run, run, "--no-values")[1]
+
+
+def folded(run, **rank):
+    """The same training in another folder, whose state holds what folder, clock and machine give."""
+    capture = Walk.capture
+
+    def told(self):
+        state = capture(self)
+        state.training["callback"] = {"dirpath": f"{run}/logs", f"{run}/best.ckpt": torch.ones(2), "since_s": run.name}
+        state.rank["path"] = f"{run}/best.ckpt"
+        state.rank.update(rank)
+        return state
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Walk, "capture", told)
+        return trained(str(run))
+
+
+def test_other_paths_and_times_are_information(tmp_path):
+    one, two = folded(tmp_path / "one"), folded(tmp_path / "two")
+    found = compared(one, two, code=0)
+    assert {pair["name"] for pair in found["plain"]} == {"callback.dirpath", "callback.since_s", "rank 0.rank.path"}
+    assert all(pair["is_information"] for pair in found["plain"])
+    assert found["structure"] == []
+    text = diff(one, two)[1]
+    assert "what differs is information: training would go on alike from both" in text
+    assert "weights equal" in text
+    assert diff(one, two, "--no-values")[0] == 1  # the bytes of a tensor's name differ, and what it holds is not known
+
+
+def test_what_decides_is_no_information(tmp_path):
+    one, two = folded(tmp_path / "one", position=3), folded(tmp_path / "two", position=4)
+    assert [pair["name"] for pair in compared(one, two)["plain"] if not pair["is_information"]] == [
+        "rank 0.rank.position"
+    ]
+    assert "weights equal" in diff(one, two)[1]
+
+
 def test_values_are_those_of_the_files(run):
     attempt = folder(run, 3).parent.name
     found = compared(run, f"{attempt}/step-000000001")

@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from test_verify import trained
 from typer.testing import CliRunner
 
 from resume_core.cli import app
@@ -75,10 +76,22 @@ def test_json_holds_all_of_it(tmp_path):
 
 
 def test_the_command_is_told_what_it_rehearses(tmp_path, capfd):
+    trained(str(tmp_path / "run"))
+    (attempt,) = (tmp_path / "run").iterdir()
     drill(tmp_path, SAME)
-    drill(tmp_path, SAME, 0, "--checkpoint", "attempt-0001/step-000000500")
+    drill(tmp_path, SAME, 0, "--checkpoint", "step 2")
     said = [line for line in capfd.readouterr().out.splitlines() if line.startswith("trains")]
-    assert said == [f"trains must {tmp_path}/run off", f"trains attempt-0001/step-000000500 {tmp_path}/run off"]
+    assert said == [
+        f"trains must {tmp_path}/run off",
+        f"trains {attempt.name}/step-000000002 {tmp_path}/run off",
+    ]
+
+
+def test_a_checkpoint_that_is_not_there_starts_nothing(tmp_path, capfd):
+    trained(str(tmp_path / "run"))
+    done = drill(tmp_path, SAME, 0, "--checkpoint", "77")
+    assert (done.exit_code, "nothing was rehearsed: there is no checkpoint '77'" in done.output) == (2, True)
+    assert "trains" not in capfd.readouterr().out
 
 
 def test_a_command_that_takes_too_long_is_killed(tmp_path):

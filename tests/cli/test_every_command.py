@@ -134,6 +134,30 @@ def test_any_url_will_do(command, tmp_path, out):
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.parametrize("command", ["diff", "export", "show", "verify"])
+@pytest.mark.parametrize("name", ["2", "step 2", "attempt-0001/2", "attempt 1/step-000000002", "{attempt}"])
+def test_a_checkpoint_may_be_named_beside_its_run(command, name, run, out):
+    (attempt,) = run.iterdir()
+    name = name.format(attempt=f"{attempt.name}/step-000000002")
+    rest = [argument.format(out=out) for argument in COMMANDS[command] if command != "diff"]
+    for place in (run, attempt):
+        result = CliRunner().invoke(app, [command, str(place), name, *rest], env={"COLUMNS": "200"})
+        assert result.exit_code == (1 if command == "diff" else 0), result.output
+        assert f"{attempt.name}/step-000000002" in result.stdout
+        assert command == "diff" or "step-000000003" not in result.stdout
+        shutil.rmtree(out, ignore_errors=True)
+
+
+@pytest.mark.parametrize("command", ["diff", "export", "show", "verify"])
+def test_a_name_that_fits_nothing_names_the_nearest(command, run, out):
+    rest = [argument.format(out=out) for argument in COMMANDS[command] if command != "diff"]
+    result = CliRunner().invoke(app, [command, str(run), "77", *rest], env={"COLUMNS": "200"})
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "there is no checkpoint '77'" in result.stderr
+    assert "The nearest are" in result.stderr
+    assert "step-000000003" in result.stderr
+
+
 def test_storage_options_are_pairs_or_json_and_those_of_the_environment_come_first(monkeypatch):
     monkeypatch.setenv("EXACT_RESUME_STORAGE_OPTIONS", '{"anon": true, "key": "a"}')
     given = ["key=b", 'client_kwargs={"endpoint_url": "http://here"}', '{"secret": "x=y"}', "use_ssl=false"]

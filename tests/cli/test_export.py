@@ -129,7 +129,7 @@ def test_any_url_will_do_and_options_come_from_the_command_line_or_the_environme
     wrong = {"EXACT_RESUME_STORAGE_OPTIONS": "[1]"}
     assert invoke(url, tmp_path / "other", "--format", "safetensors", env=wrong).exit_code == 2
     seen = []
-    monkeypatch.setattr("resume_core.cli.export.run.find", lambda url, **options: seen.append(options) or 1 / 0)
+    monkeypatch.setattr("resume_core.cli.export.run.find", lambda url, name, **options: seen.append(options) or 1 / 0)
     invoke(url, tmp_path / "other", "--format", "safetensors", env={"EXACT_RESUME_STORAGE_OPTIONS": '{"anon": true}'})
     assert seen == [{"scratch": None, "options": {"anon": True}}]
 
@@ -146,6 +146,10 @@ def test_any_url_will_do_and_options_come_from_the_command_line_or_the_environme
             "attempt-0001-5c0e/step-000000040.2",
         ),
         ("runs/attempt-one", "runs/attempt-one", ""),
+        ("runs/first/attempt-2/120", "runs/first", "attempt-2/120"),
+        ("runs/first/attempt-0002/latest", "runs/first", "attempt-0002/latest"),
+        ("runs/first/step-120", "runs/first", "step-120"),
+        ("runs/120", "runs/120", ""),
     ],
 )
 def test_where_the_directory_of_a_run_ends(url, root, name):
@@ -161,8 +165,8 @@ def test_a_run_may_lie_in_a_folder_with_the_name_of_an_attempt(tmp_path):
 def test_what_is_not_there_is_named_and_so_is_what_is(run, tmp_path):
     assert "is no directory of a run" in refused(tmp_path, tmp_path / "out")
     said = refused(f"{run[0]}/attempt-0001/step-000000009", tmp_path / "out")
-    assert "there is no such checkpoint" in said
-    assert "/step-000000006" in said
+    assert "there is no checkpoint 'attempt-0001/step-000000009'" in said
+    assert "The nearest are attempt-0001" in said
 
 
 # ---- what is in it

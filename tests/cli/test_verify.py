@@ -179,7 +179,7 @@ def test_a_name_that_is_not_there_lists_what_is(run):
     attempt = files(run, "attempt-*")[0].name
     code, text = verify(f"{run}/{attempt}/step-000000009")
     assert code == 2
-    assert "What exists" in text
+    assert f"The nearest are {attempt}/step-000000003, {attempt}/step-000000002" in text
 
 
 def test_nothing_is_written(run):

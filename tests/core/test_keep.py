@@ -83,7 +83,7 @@ def test_older_milestones_are_left_with_their_weights(directory, start):
 def test_a_checkpoint_of_weights_alone_is_never_gone_on_from_and_naming_it_says_what_can_be(directory, start):
     run = run_with(start, directory, Keep(last=1, every_steps=2, thin_after=1))
     name = f"{run.session._attempt.name}/step-000000004"
-    with pytest.raises(CheckpointNotFoundError, match=r"weights only.*What exists: .*step-000000009"):
+    with pytest.raises(CheckpointNotFoundError, match=r"weights alone are left.*What exists: .*step-000000009"):
         start(directory, resume=name)
     lineage = Lineage(open_store(directory))
     store = open_store(directory)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import astuple
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +19,8 @@ from resume_core.cli.progress import bar
 from resume_core.cli.words import place
 
 if TYPE_CHECKING:
-    from resume_core.cli.diff.compare import Compared
+    from resume_core.cli.diff.compare import Compared, Count
+    from resume_core.cli.diff.leaves import Pair
     from resume_core.cli.diff.values import Change
 
 __all__ = ["diff"]
@@ -39,6 +39,8 @@ def diff(
     """Say what is different between two checkpoints: configuration, structure, values. Nothing is written.
 
     Chunks with the same digest are not read.
+
+    Other paths, hosts, times and packages are information.
 
     Exit code 0: training would go on alike from both. 1: they are different, or one is damaged. 2: there is no answer.
     """
@@ -74,18 +76,43 @@ def _print(compared: Compared, most: int, console: Console) -> None:
         text.append("  weights only" if side["weights_only"] else "", "yellow")
         console.print(text.append(f"\n   {side['url']}", "dim"))
     console.print()
+    alike = "training would go on alike from both"
     if compared.is_same:
-        console.print(Text("no difference: training would go on alike from both\n", "bold green"))
+        what = "what differs is information" if compared.plain or compared.config else "no difference"
+        console.print(Text(f"{what}: {alike}", "bold green"))
+    for part, count in compared.counts.items():
+        console.print(_counted(part, count))
+    console.print()
     marks = {"structure": "* ", "run": "", "info": ""}
     facts = [(one["severity"], marks[one["severity"]] + one["name"], *_values(one)) for one in compared.config]
     _print_rows("configuration", (row[1:] for row in facts if row[0] != "info"), most, console)
-    _print_rows("surroundings, which alter no run", (row[1:] for row in facts if row[0] == "info"), most, console)
-    _print_rows("structure", map(astuple, compared.structure), most, console)
-    _print_rows("training state", map(astuple, compared.plain), most, console)
+    surroundings = [row[1:] for row in facts if row[0] == "info"]
+    surroundings += [_row(pair) for pair in compared.plain if pair.is_information]
+    _print_rows("surroundings, which alter no run", surroundings, most, console)
+    _print_rows("structure", map(_row, compared.structure), most, console)
+    state = [_row(pair) for pair in compared.plain if not pair.is_information]
+    _print_rows("training state", state, most, console)
     for part, found in (compared.tensors or {}).items():
         _print_changes(part, found, most, console)
     if compared.files:
         console.print(Text("files that are not the same: ", "bold").append(_named(compared), "default not bold"))
+
+
+_PARTS = {"model": "weights", "training": "optimizer and other state"}
+
+
+def _counted(part: str, count: Count) -> Text:
+    """A sentence: whether the tensors of a part are equal."""
+    name, num = _PARTS[part], count.num_tensors
+    if count.num_differ is None:
+        return Text(f"{name}: not the same bytes; the elements of {num:,} tensors were not compared", "yellow")
+    if not count.num_differ:
+        return Text(f"{name} equal: {'the one tensor' if num == 1 else f'all {num:,} tensors'}", "green")
+    return Text(f"{name}: {count.num_differ:,} of {num:,} tensors differ", "bold red")
+
+
+def _row(pair: Pair) -> tuple[str, str, str]:
+    return pair.name, pair.a, pair.b
 
 
 def _values(fact: dict[str, Any]) -> list[str]:

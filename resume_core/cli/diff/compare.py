@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from resume_core.capture.runconfig import diff as config_diff
-from resume_core.cli.diff.values import Change, changes
-from resume_core.cli.names import split_url
+from resume_core.cli.diff.leaves import ABSENT, Leaves, Pair, leaves_of, pairs_of
+from resume_core.cli.diff.values import Change, changes, names_in
 from resume_core.cli.source import Source, find
-from resume_core.cli.tensors import tensors_of
-from resume_core.errors import CorruptCheckpointError
+from resume_core.naming import is_name
 from resume_core.saved_header import header_of
 
-__all__ = ["FILES", "Compared", "Pair", "compare", "sources"]
+__all__ = ["FILES", "Compared", "Count", "compare", "sources"]
 
 FILES = {"model": "model.safetensors", "training": "training.safetensors"}
-_ABSENT = "(absent)"
+_EXTRAS = "extras.json"  # for exports alone
 
 
 @dataclass(frozen=True)
-class Pair:
-    """One thing that is not the same on both sides.
+class Count:
+    """How many tensors of a part are not the same.
 
     Attributes:
-        name: of a file, a tensor, or a dotted place.
-        a: what the first side has, as text.
-        b: what the second one has.
+        num_tensors: that either side has.
+        num_differ: of them; None where their elements were not compared.
     """
 
-    name: str
-    a: str
-    b: str
+    num_tensors: int
+    num_differ: int | None
 
 
 @dataclass(frozen=True)
@@ -47,8 +43,9 @@ class Compared:
         config: facts of the configuration, each with its severity.
         files: that are not the same bytes, or that only one has.
         structure: tensors that only one has, or that have another type or shape.
-        plain: values of the training state that are no tensors: counters, schedules.
+        plain: values that are no tensors: counters, schedules, positions.
         tensors: by file, those with other elements, the largest relative change first; None where they were not read.
+        counts: by file, how many tensors differ.
     """
 
     a: dict[str, Any]
@@ -58,12 +55,21 @@ class Compared:
     structure: list[Pair]
     plain: list[Pair]
     tensors: dict[str, list[Change]] | None
+    counts: dict[str, Count]
 
     @property
     def is_same(self) -> bool:
         """Whether training would go on alike from both, as far as what is compared here tells."""
         decisive = [one for one in self.config if one["severity"] != "info"]
-        return not (decisive or self.files)
+        decisive_plain = [pair for pair in self.plain if not pair.is_information]
+        differ = [count for count in self.counts.values() if count.num_differ]
+        return not (decisive or self.structure or decisive_plain or differ or self._unexplained())
+
+    def _unexplained(self) -> list[Pair]:
+        """Files with other bytes of which nothing else here says what that means."""
+        explained = {FILES[part] for part, count in self.counts.items() if count.num_differ is not None}
+        explained |= {pair.file for pair in (*self.plain, *self.structure)} | {_EXTRAS}
+        return [pair for pair in self.files if pair.name not in explained or ABSENT in (pair.a, pair.b)]
 
     def as_json(self) -> dict[str, Any]:
         """Strict JSON."""
@@ -79,10 +85,8 @@ def sources(a: str, b: str, *, options: Mapping[str, Any] | None = None) -> tupl
         ValueError: a URL that cannot be meant.
         OSError: a store cannot be read.
     """
-    root, name = split_url(b)
-    if root == "." and name and not os.path.lexists(b):
-        b = f"{split_url(a)[0]}/{name}"
-    return find(a, options=options), find(b, options=options)
+    second = (a, b) if is_name(b) and not os.path.lexists(b) else (b,)
+    return find(a, options=options), find(*second, options=options)
 
 
 def compare(a: Source, b: Source, progress: Callable[[str, int, int], None] | None) -> Compared:
@@ -100,14 +104,26 @@ def compare(a: Source, b: Source, progress: Callable[[str, int, int], None] | No
     facts = [
         difference.as_dict() for difference in config_diff(header_of(a.manifest).config, header_of(b.manifest).config)
     ]
-    structure, plain = list[Pair](), list[Pair]()
-    if not a.is_thinned and not b.is_thinned:
-        structure = [pair for part in FILES for pair in _structure(a, b, part)]
-        plain = list(_pairs(_plain(a), _plain(b)))
+    sides = [{} if one.is_thinned or other.is_thinned else leaves_of(one) for one, other in ((a, b), (b, a))]
+    structure, plain = pairs_of(*sides)
+    parts = [part for part in FILES if _both_have(a, b, FILES[part])]
     tensors = None
     if progress is not None:
-        tensors = {part: _tensors(a, b, part, progress) for part in FILES if _both_have(a, b, FILES[part])}
-    return Compared(_side(a), _side(b), facts, list(_files(a, b)), structure, plain, tensors)
+        tensors = {part: _tensors(a, b, part, progress, sides) for part in parts}
+    counts = {part: _count(a, b, part, sides, structure, tensors) for part in parts}
+    return Compared(_side(a), _side(b), facts, list(_files(a, b)), structure, plain, tensors, counts)
+
+
+def _count(
+    a: Source, b: Source, part: str, sides: Sequence[Leaves], structure: list[Pair], tensors: dict[str, Any] | None
+) -> Count:
+    name = FILES[part]
+    places = {place for side in sides for place, leaf in side.items() if leaf.file == name}
+    num = len(places) or len(names_in(a, name))
+    is_same = a.manifest.file(name) == b.manifest.file(name)
+    if tensors is None:
+        return Count(num, 0 if is_same else None)
+    return Count(num, len(tensors[part]) + sum(pair.name in places for pair in structure))
 
 
 def _side(source: Source) -> dict[str, Any]:
@@ -127,62 +143,17 @@ def _files(a: Source, b: Source) -> Iterator[Pair]:
     for name in dict.fromkeys([*left, *right]):
         one, two = left.get(name), right.get(name)
         if one != two:
-            words = [f"{record.size_bytes} bytes" if record else _ABSENT for record in (one, two)]
-            yield Pair(name, *words)
-
-
-def _structure(a: Source, b: Source, part: str) -> Iterator[Pair]:
-    left, right = (
-        {
-            tensor.name: _described(tensor.kind, tensor.node)
-            for tensor in tensors_of(_part(source, part), source.ref.path)
-        }
-        for source in (a, b)
-    )
-    yield from _pairs(left, right)
-
-
-def _described(kind: str, node: Mapping[str, Any]) -> str:
-    return f"{kind}, strides {node['stride']}" if node.get("stride") else kind
-
-
-def _pairs(left: Mapping[str, str], right: Mapping[str, str]) -> Iterator[Pair]:
-    for name in dict.fromkeys([*left, *right]):
-        one, two = left.get(name, _ABSENT), right.get(name, _ABSENT)
-        if one != two:
-            yield Pair(name, one, two)
-
-
-def _part(source: Source, part: str) -> Any:
-    return source.structure[part]
-
-
-def _plain(source: Source) -> dict[str, str]:
-    """What a training state holds beside tensors, by dotted place."""
-    try:
-        return dict(_leaves(_part(source, "training"), ""))
-    except RecursionError as error:
-        path = source.ref.path
-        raise CorruptCheckpointError(f"the structure of {path} is nested too deep", path=path) from error
-
-
-def _leaves(node: Any, place: str) -> Iterator[tuple[str, str]]:
-    if isinstance(node, dict) and "$" not in node:
-        for key, child in node.items():
-            yield from _leaves(child, f"{place}.{key}" if place else key)
-    elif isinstance(node, list):
-        for index, child in enumerate(node):
-            yield from _leaves(child, f"{place}.{index}")
-    elif isinstance(node, dict) and "items" in node:
-        yield from _leaves(node["items"], place)
-    elif not (isinstance(node, dict) and node.get("$") in ("tensor", "parameter", "numpy.ndarray")):
-        yield place, json.dumps(node, ensure_ascii=False)
+            words = [f"{record.size_bytes} bytes" if record else ABSENT for record in (one, two)]
+            yield Pair(name, words[0], words[1], file=name)
 
 
 def _both_have(a: Source, b: Source, name: str) -> bool:
     return all(any(record.name == name for record in source.manifest.files) for source in (a, b))
 
 
-def _tensors(a: Source, b: Source, part: str, progress: Callable[[str, int, int], None]) -> list[Change]:
-    found = changes(a, b, FILES[part], lambda done, total: progress(FILES[part], done, total))
+def _tensors(
+    a: Source, b: Source, part: str, progress: Callable[[str, int, int], None], sides: Sequence[Leaves]
+) -> list[Change]:
+    places = [{leaf.tensor: place for place, leaf in side.items() if leaf.file == FILES[part]} for side in sides]
+    found = changes(a, b, FILES[part], lambda done, total: progress(FILES[part], done, total), places=places)
     return sorted(found, key=lambda change: (change.relative is not None, -(change.relative or 0.0)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from resume_core.image import header_bytes, parse_header
 from resume_core.image.read import Stored
 from resume_core.storage import FileReader
 
-__all__ = ["Change", "changes"]
+__all__ = ["Change", "changes", "names_in"]
 
 _LENGTH_BYTES = 8  # of the field that a safetensors file begins with
 _BLOCK = 1 << 20  # elements that are compared at once, as float64
@@ -78,7 +78,12 @@ class _File:
 
 
 def changes(
-    a: Source, b: Source, name: str, progress: Callable[[int, int], None] = lambda done, total: None
+    a: Source,
+    b: Source,
+    name: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    places: Sequence[Mapping[str, str]] = ({}, {}),
 ) -> Iterator[Change]:
     """The tensors of one file that are not the same, of those that both sides have alike.
 
@@ -87,6 +92,7 @@ def changes(
         b: another one.
         name: of a file that both have.
         progress: told how many bytes were compared, and of how many.
+        places: of each side, by the name of a tensor what it is matched by; its name where that is not told.
 
     Raises:
         CorruptCheckpointError: a file is damaged.
@@ -95,7 +101,9 @@ def changes(
     if a.manifest.file(name) == b.manifest.file(name):
         return
     left, right = _File(a, name), _File(b, name)
-    pairs = [(key, one, right.stored[key]) for key, one in left.stored.items() if key in right.stored]
+    others = {places[1].get(key, key): stored for key, stored in right.stored.items()}
+    mine = {key: places[0].get(key, key) for key in left.stored}
+    pairs = [(key, one, others[mine[key]]) for key, one in left.stored.items() if mine[key] in others]
     alike = [(key, one, two) for key, one, two in pairs if (one.dtype, one.shape) == (two.dtype, two.shape)]
     done, total = 0, sum(one.nbytes for _, one, _ in alike)
     for key, one, two in sorted(alike, key=lambda pair: pair[1].offset):
@@ -105,6 +113,16 @@ def changes(
                 yield change
         done += one.nbytes
         progress(done, total)
+
+
+def names_in(source: Source, name: str) -> list[str]:
+    """The tensors of one file of a checkpoint.
+
+    Raises:
+        CorruptCheckpointError: it is damaged.
+        OSError: a store cannot be read.
+    """
+    return list(_File(source, name).stored)
 
 
 def _is_same(left: _File, one: Stored, right: _File, two: Stored) -> bool:

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from resume_core.cli.names import open_named
 from resume_core.drill import FILE, URL
+from resume_core.naming import resolve
 from resume_core.storage import open_store
 
 __all__ = ["Rehearsed", "rehearse"]
@@ -54,15 +56,18 @@ def rehearse(
     Args:
         url: the run's directory.
         command: of the user's, with its arguments.
-        checkpoint: that is gone on from; None for the newest.
+        checkpoint: the name of one that is gone on from; None for the newest.
         options: for fsspec, to name the directory as the script does.
         timeout_s: after which the command is killed.
         quiet: what it prints goes to the standard error output.
 
     Raises:
+        CheckpointNotFoundError: ``checkpoint`` is not there.
         OSError: the command cannot be started.
         ValueError: an unusable ``url``.
     """
+    if checkpoint is not None:
+        checkpoint = resolve(*open_named(url, checkpoint, None, options)).path
     with tempfile.TemporaryDirectory(prefix="exact-resume-drill-") as folder:
         file = Path(folder) / "result.json"
         environment = {

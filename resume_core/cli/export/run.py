@@ -29,6 +29,7 @@ class Request:
         force: whether an earlier export there may be replaced.
         scratch: the run's fast local directory, which may hold copies.
         options: for fsspec.
+        name: of a checkpoint in that run; None for what ``url`` names.
     """
 
     url: str
@@ -37,6 +38,7 @@ class Request:
     force: bool = False
     scratch: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def export(request: Request) -> Exported:
     writer = None if request.format == WEIGHTS else load_writer(request.format)
     names = None if writer is None else writer.names
     check_place(request.out, force=request.force, names=names)
-    source = find(request.url, scratch=request.scratch, options=request.options)
+    source = find(request.url, request.name, scratch=request.scratch, options=request.options)
     try:
         structure = None if source.is_thinned else source.structure
         check(request.format, source.ref.path, structure)

@@ -58,6 +58,8 @@ def _print(found: Listing, console: Console) -> None:
         console.print(_heading(attempt, is_newest=attempt is found.attempts[0]))
         if attempt.checkpoints:
             console.print(_table(attempt, columns))
+        elif not attempt.num_not_shown:
+            console.print(Text("  no checkpoint: none was saved, or they were deleted (Keep, prune)", "dim"))
         if attempt.num_not_shown:
             console.print(Text(f"  and {attempt.num_not_shown} older (--all)", "dim"))
     for problem in found.damaged:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from resume_core.cli.exits import BAD, GOOD, answering
+from resume_core.cli.names import CheckpointName
 from resume_core.cli.options import AsJson, Scratch, StorageOptions, parse_storage_options
 from resume_core.cli.progress import busy
 from resume_core.cli.words import age, command_line, number, place, seconds
@@ -28,6 +29,7 @@ _SHOWN_PACKAGES = ("torch", "lightning", "accelerate", "transformers", "exact-re
 
 def show(
     url: Annotated[str, typer.Argument(help="A run's directory, an attempt in it, or one checkpoint; local or a URL.")],
+    name: CheckpointName = None,
     scratch: Scratch = None,
     as_json: AsJson = False,
     storage_options: StorageOptions = None,
@@ -42,7 +44,7 @@ def show(
     with answering("nothing to show"), busy("reading"):
         from resume_core.cli.show.facts import facts
 
-        shown = facts(url, scratch=scratch, options=options)
+        shown = facts(url, name, scratch=scratch, options=options)
     if as_json:
         typer.echo(json.dumps(shown.as_json(), indent=1))
     else:

@@ -101,11 +101,14 @@ class Shown:
         return asdict(self)
 
 
-def facts(url: str, *, scratch: str | None = None, options: Mapping[str, Any] | None = None) -> Shown:
+def facts(
+    url: str, name: str | None = None, *, scratch: str | None = None, options: Mapping[str, Any] | None = None
+) -> Shown:
     """Look at one checkpoint; of a run, or an attempt, at its newest.
 
     Args:
         url: of a run, an attempt or a checkpoint.
+        name: of one in that run; None for what ``url`` names.
         scratch: the run's fast local directory.
         options: for fsspec.
 
@@ -115,7 +118,7 @@ def facts(url: str, *, scratch: str | None = None, options: Mapping[str, Any] | 
         ValueError: a URL that cannot be meant.
         OSError: the store cannot be read.
     """
-    source = find(url, scratch=scratch, options=options)
+    source = find(url, name, scratch=scratch, options=options)
     manifest = source.manifest
     problems = list(_problems(source))
     tensors = _tensors(source, problems)

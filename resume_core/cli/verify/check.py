@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from resume_core.cli.names import fits, split_url
-from resume_core.directory import open_lineage
+from resume_core.cli.names import open_named
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
+from resume_core.naming import absence, is_latest, nothing_left, resolve, select
 from resume_core.storage import CheckpointRef, FileReader, Lineage, Manifest, Store
 from resume_core.storage.read import read_manifest, read_weights_manifest
 
@@ -54,12 +54,13 @@ class Copy:
 
 
 def copies(
-    url: str, *, scratch: str | None = None, options: Mapping[str, Any] | None = None
+    url: str, name: str | None = None, *, scratch: str | None = None, options: Mapping[str, Any] | None = None
 ) -> tuple[list[Copy], list[CorruptCheckpointError]]:
-    """The copies of what ``url`` names: a run, an attempt of it, or one checkpoint, newest first.
+    """The copies of what is meant: a run, an attempt of it, or one checkpoint, newest first.
 
     Args:
         url: local or any URL that fsspec knows.
+        name: of an attempt or a checkpoint in that run, see `resume_core.naming`; None for what ``url`` names.
         scratch: the run's fast local directory.
         options: for fsspec.
 
@@ -71,23 +72,24 @@ def copies(
         ValueError: a URL that cannot be meant.
         OSError: the store cannot be read.
     """
-    lineage, (root, name) = open_lineage(url, scratch, options), split_url(url)
+    lineage, name = open_named(url, name, scratch, options)
     damaged = lineage.damaged()
-    if name and not lineage.attempts() and not damaged:
-        lineage = open_lineage(root, scratch, options)
-        damaged = lineage.damaged()
-    else:
-        name = ""
-    found = [copy for copy in _all(lineage) if fits(copy.ref, name)]
-    if name and not any(copy.ref.path == name for copy in found):
-        exact = name.rpartition("/")[2]
-        found = [copy for copy in found if copy.ref.name == exact] or found
-    if not found and (name or not damaged) and not lineage.attempts():
-        raise CheckpointNotFoundError(f"{url} is no directory of a run: there is no attempt in it", path=url)
-    if not found and (name or not damaged):
-        what = f"{name!r} in {lineage.store.url}" if name else lineage.store.url
-        raise CheckpointNotFoundError(f"{what}: {lineage.inventory()}", path=url)
+    found = list(_all(lineage))
+    if name:
+        meant = _meant(lineage, name)
+        found = [copy for copy in found if copy.ref.path in meant]
+        if not found:
+            raise absence(lineage, name)
+    if not found and not damaged:
+        raise CheckpointNotFoundError(nothing_left(lineage), path=lineage.store.url)
     return found, damaged
+
+
+def _meant(lineage: Lineage, name: str) -> set[str]:
+    """Paths: the newest where that is asked for, else of all that the name fits."""
+    if is_latest(name):
+        return {resolve(lineage, name, thinned=True).path}
+    return {ref.path for ref in select(lineage, name)}
 
 
 def _all(lineage: Lineage) -> Iterator[Copy]:

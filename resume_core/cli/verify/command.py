@@ -12,6 +12,7 @@ from rich.progress import MofNCompleteColumn
 from rich.table import Table
 
 from resume_core.cli.exits import BAD, GOOD, NO_ANSWER, answering
+from resume_core.cli.names import CheckpointName
 from resume_core.cli.options import AsJson, StorageOptions, parse_storage_options
 from resume_core.cli.progress import bar
 
@@ -26,12 +27,15 @@ _STYLES = {_WHOLE: "green", _DAMAGED: "bold red", _GONE: "dim", _UNREAD: "yellow
 
 def verify(
     url: Annotated[str, typer.Argument(help="A run's directory, an attempt in it, or one checkpoint; local or a URL.")],
+    name: CheckpointName = None,
     scratch: Annotated[str | None, typer.Option(help="The run's scratch, whose copies are checked too.")] = None,
     newest: Annotated[bool, typer.Option("--newest", help="Check the newest checkpoint alone.")] = False,
     as_json: AsJson = False,
     storage_options: StorageOptions = None,
 ) -> None:
     """Read every byte of a run's checkpoints, on every tier, and compare it with its digest. Nothing is written.
+
+    Of an attempt that is named, all; of a checkpoint, that one.
 
     Exit code 0: all are whole. 1: something is damaged. 2: there is nothing to check, or not all of it can be read.
     """
@@ -40,7 +44,7 @@ def verify(
     with answering("nothing was checked"):
         from resume_core.cli.verify.check import copies
 
-        found, damaged = copies(url, scratch=scratch, options=options)
+        found, damaged = copies(url, name, scratch=scratch, options=options)
         if newest:
             found = [copy for copy in found if copy.ref == found[0].ref]
         rows = [_row(error.path, "", 0, _DAMAGED, str(error)) for error in damaged]
