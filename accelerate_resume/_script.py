@@ -140,18 +140,17 @@ class ScriptTracker(Tracker):
                 "makes it anew, and begins with other batches. Make it above the epochs"
             )
 
-    def trained(self) -> None:
-        """See `Tracker.trained`."""
-        held = self._held
+    def _look_at(self, held: list[tuple[TrackedLoader, Pass]], fresh: list[tuple[TrackedLoader, Pass]]) -> None:
+        """Say what a run that goes on from here would not do alike."""
         goes_on = any(one.begun for _, one in held)
-        if goes_on and not any(one.fresh for _, one in held):
+        if goes_on and not fresh:
             return  # a step, whose backward was told of
         if not goes_on and self.is_foreign():
             self._say(
                 "a batch was trained on of a loader that was not prepared, or that the function skip_first_batches has "
                 "made: it goes on as the random generators decide. Call accelerator.skip_first_batches()"
             )
-        if self._late and any(loader.slot in self._late for loader, one in held if one.fresh):
+        if self._late and any(loader.slot in self._late for loader, _ in fresh):
             self._say(
                 "a loader was prepared, or made to skip batches, while a script with a range of its own trains: a run "
                 "that goes on inside an epoch begins with it anew. Take the epochs from resume.epochs()"
@@ -163,7 +162,6 @@ class ScriptTracker(Tracker):
                 "save_state was called between two loops of an epoch: a run that goes on from there begins with the "
                 "next epoch. Call it in a loop that trains, or at the end of the epoch"
             )
-        super().trained()
 
     # ---- scripts that count epochs themselves
 

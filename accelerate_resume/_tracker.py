@@ -294,7 +294,9 @@ class Tracker:
 
     def trained(self) -> None:
         """A backward, or a step of an optimizer, is done."""
-        fresh = [(loader, one) for loader, one in self._opened if one.fresh and one.is_open]
+        held = [known for known in self._opened if known[1].is_open]
+        fresh = [known for known in held if known[1].fresh]
+        self._look_at(held, fresh)
         if not fresh:
             return
         self.counts.batch += 1
@@ -304,6 +306,14 @@ class Tracker:
             one.fresh, one.trained, loader.trains = False, True, True
         if self.counts.epoch_slot < 0:
             self.counts.epoch_slot = fresh[0][0].slot
+
+    def _look_at(self, held: list[tuple[TrackedLoader, Pass]], fresh: list[tuple[TrackedLoader, Pass]]) -> None:
+        """Before something that was trained on is counted.
+
+        Args:
+            held: passes that the script may ask for more.
+            fresh: those of them whose last batch was not trained on before.
+        """
 
     def samples(self, num_ranks: int) -> list[dict[str, Any]]:
         """Which samples the last batch had, by loader; see `TrackedLoader.samples`."""
