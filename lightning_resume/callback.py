@@ -74,9 +74,11 @@ class ResumeCallback(Callback):
         storage_options: passed to fsspec.
 
     Raises:
-        ValueError: an unusable ``resume`` or ``scratch``, a value of a policy that is out of range, or an argument that
-            has no meaning without a directory.
-        TypeError: a policy of the wrong type, or with a field that it does not have.
+        ValueError: an unusable ``resume`` or ``scratch``, a protocol that fsspec does not know, a value of a policy
+            that is out of range, or an argument that has no meaning without a directory.
+        TypeError: a policy of the wrong type, or with a field that it does not have; no path.
+        ImportError: the package for the protocol of ``directory`` is missing.
+        OSError: ``directory`` is local and cannot be used: a file is in the way, or this user may not write there.
     """
 
     _yields = False

@@ -21,7 +21,7 @@ from resume_core.framework import Framework
 from resume_core.naming import resolve
 from resume_core.origin import ORIGIN, Origin, check_origin, find_origin
 from resume_core.policy import Changes
-from resume_core.restore import Restored, Restorer, read_key, read_origin
+from resume_core.restore import Restored, Restorer, read_key, read_origin, warn_of_names
 from resume_core.state import RunConfig, State
 from resume_core.storage import CheckpointRef, Lineage
 
@@ -229,7 +229,7 @@ class Beginning:
         self.key = self._ranks.share("the key", self._new_key(seed))
         given, self._given = self._given, None  # its tensors are not needed twice
         if given is None:
-            self._describe(self.key)
+            warn_of_names(self._changes, {*self._describe(self.key), ORIGIN}, self._log)
         else:
             self.accepted = adopt(given, self._framework, self._changes, self._describe, self._log)
         if self._ranks.is_first:

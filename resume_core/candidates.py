@@ -8,26 +8,41 @@ from typing import Any
 
 from resume_core.directory import open_lineage
 from resume_core.errors import CheckpointNotFoundError
-from resume_core.naming import resolve
+from resume_core.naming import is_latest, is_name, resolve
+from resume_core.nearest import nearest
 from resume_core.restore import read_preamble
 from resume_core.storage import CheckpointRef, Lineage
 
 __all__ = ["first_preamble", "line", "open_lineage", "peek", "resume_mode"]
 
 
+_A_NAME = 'the name of a checkpoint ("attempt-0002/step-000000500", "step 500")'
+_MODES = ("auto", "must", "never", "off")
+_MEANT = dict.fromkeys(("yes", "true", "on", "last", "resume", "default"), "auto")
+_MEANT |= dict.fromkeys(("no", "false", "none", "new"), "never")
+
+
 def resume_mode(resume: str = "auto") -> str:
     """What to resume: the environment variable ``EXACT_RESUME`` wins over the argument.
 
     Returns:
-        ``"auto"``, ``"must"``, ``"never"``, ``"off"`` (the plugin does nothing), or the name of a checkpoint.
+        ``"auto"``, ``"must"`` (and for ``"latest"``), ``"never"``, ``"off"`` (the plugin does nothing), or the name of
+        a checkpoint.
 
     Raises:
-        ValueError: an empty name.
+        ValueError: neither a mode nor what could be a name.
     """
-    mode = os.environ.get("EXACT_RESUME") or resume
-    if not isinstance(mode, str) or not mode:
-        raise ValueError(f'resume must be "auto", "must", "never" or the name of a checkpoint, got {mode!r}')
-    return mode.lower() if mode.lower() in ("auto", "must", "never", "off") else mode
+    given = os.environ.get("EXACT_RESUME")
+    mode = given or resume
+    if isinstance(mode, str) and mode.lower() in _MODES:
+        return mode.lower()
+    if isinstance(mode, str) and is_name(mode):
+        return "must" if is_latest(mode) and "/" not in mode else mode
+    meant = _MEANT.get(str(mode).lower()) or nearest(mode, _MODES)
+    end = f", got {mode!r}." + (f' Did you mean "{meant}"?' if meant else "")
+    if given:
+        raise ValueError(f"the environment variable EXACT_RESUME takes {', '.join(_MODES)} or {_A_NAME}{end}")
+    raise ValueError(f'resume must be "auto", "must", "never" or {_A_NAME}{end}')
 
 
 def line(lineage: Lineage, resume: str) -> Iterator[CheckpointRef]:
@@ -45,8 +60,8 @@ def line(lineage: Lineage, resume: str) -> Iterator[CheckpointRef]:
     except CheckpointNotFoundError as error:
         if os.environ.get("EXACT_RESUME") != resume:
             raise
-        modes = "auto, must, never, off or the name of a checkpoint"
-        message = f"the environment variable EXACT_RESUME takes {modes}: {error}"
+        modes = ", ".join(_MODES)
+        message = f"the environment variable EXACT_RESUME takes {modes} or the name of a checkpoint: {error}"
         raise CheckpointNotFoundError(message, path=error.path) from error
 
 

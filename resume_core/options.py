@@ -10,7 +10,9 @@ from resume_core.candidates import resume_mode
 from resume_core.drill import is_rehearsal
 from resume_core.errors import ResumeError
 from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch, as_policy, plain_options
-from resume_core.storage import absolute
+from resume_core.scratch import open_scratch
+from resume_core.storage import LocalStore, absolute, refuse_unusable
+from resume_core.storage.store import is_path
 
 __all__ = ["session_options"]
 
@@ -52,10 +54,14 @@ def session_options(
     Raises:
         ValueError: a value is out of range, or has no effect without a directory.
         ResumeError: it has no directory, and is to rehearse.
-        TypeError: a policy is of the wrong type, or has a field that there is not.
+        TypeError: a policy is of the wrong type, or has a field that there is not; or what should be a path is none.
+        ImportError: the package for the protocol of the directory is missing.
+        OSError: the directory is local, and this user cannot use it.
     """
-    resume_mode(resume)
+    if directory is not None and resume_mode(resume) != "off":
+        _refuse_unusable(directory, scratch)
     if directory is None:
+        resume_mode(resume)
         given = {"resume": resume != "auto", "scratch": scratch, "save": save, "keep": keep, "preemption": preemption}
         others = {"check": check, "watch": watch, "storage_options": storage_options}
         _refuse_without_directory(plugin, advice, {**given, **others})
@@ -71,8 +77,19 @@ def session_options(
         "preemption": as_policy(Preemption, preemption, "preemption"),
         "check": as_policy(Check, check, "check"),
         "watch": as_policy(Watch, watch, "watch"),
-        "storage_options": plain_options(storage_options),
+        "storage_options": plain_options(storage_options, "storage_options"),
     }
+
+
+def _refuse_unusable(directory: str | os.PathLike[str], scratch: str | os.PathLike[str] | None) -> None:
+    """What a run could not be kept in, as far as that is certain before anything was asked over a network."""
+    refuse_unusable(directory, "directory", only_read=is_rehearsal())
+    if scratch is None:
+        return
+    if not isinstance(scratch, (str, os.PathLike)) or not os.fspath(scratch):
+        raise TypeError(f"scratch must be the path of a local directory, got {scratch!r}")
+    place = absolute(directory)
+    open_scratch(scratch, LocalStore(place) if is_path(place) else None)
 
 
 def _refuse_without_directory(plugin: str, advice: str, given: Mapping[str, Any]) -> None:

@@ -6,12 +6,15 @@ guessed, but any sequence is normalised.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
+
+from resume_core.nearest import did_you_mean
 
 __all__ = ["SaveEvery", "Keep", "Changes", "Preemption", "Check", "Watch", "as_notices", "as_policy", "plain_options"]
 
@@ -33,16 +36,68 @@ def as_policy(kind: type[_Policy], value: _Policy | Mapping[str, Any] | None, na
     if isinstance(value, kind):
         return value
     if value is not None and not isinstance(value, Mapping):
-        raise TypeError(f"{name} must be a {kind.__name__} or a dict of its fields, got {value!r}")
-    given, known = plain_options(value), [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    unknown = [field for field in given if field not in known]
-    if unknown:
-        raise TypeError(f"{name} has no {', '.join(map(repr, unknown))}: {kind.__name__} takes {', '.join(known)}")
+        meant = _meant(kind, value)
+        raise TypeError(
+            f"{name} must be a {kind.__name__} or a dict of its fields, got {value!r}."
+            + (f" Did you mean {name}={meant}?" if meant else "")
+        )
+    given = plain_options(value, name)
+    _refuse_unknown(name, kind, given)
     return kind(**given)
 
 
-def plain_options(value: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Nested containers of any kind (OmegaConf's among them) as dicts and lists; empty for None."""
+def _meant(kind: type, value: object) -> str:
+    """How a policy is written that does what a plain value in its place seems to ask for; empty where none does."""
+    if value is kind:
+        return f"{kind.__name__}()"
+    short = {"Changes": "allow", "Check": "on_mismatch", "Watch": "on"}.get(kind.__name__)
+    off = {"Check": "Check(steps=0)", "Watch": 'Watch(on="off")', "Preemption": "Preemption(signals=(), notices=None)"}
+    if value is False or value in ("off", "no", "none"):
+        return off.get(kind.__name__, "")
+    if isinstance(value, str) and short and (kind is Changes or value in ("warn", "stop")):
+        return f'Changes(allow=("{value}",))' if kind is Changes else f'{kind.__name__}({short}="{value}")'
+    if isinstance(value, (list, tuple, set)) and kind is Changes:
+        return f"Changes(allow={tuple(value)!r})"
+    number = {"SaveEvery": "steps", "Keep": "last", "Check": "steps"}.get(kind.__name__)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"{kind.__name__}({number}={value!r})" if number and is_number else ""
+
+
+def _refuse_unknown(name: str, kind: type, given: Iterable[str]) -> None:
+    known = [field.name for field in fields(kind)]
+    unknown = [field for field in given if field not in known]
+    if unknown:
+        raise TypeError(
+            f"{name} has no {', '.join(map(repr, unknown))}: {kind.__name__} takes {', '.join(known)}."
+            + "".join(did_you_mean(field, known) for field in unknown)
+        )
+
+
+def _spelt(kind: type[_Policy]) -> type[_Policy]:
+    """A policy that names the field which a misspelt one may mean, as Python does from 3.13 on."""
+    plain = kind.__init__
+
+    @functools.wraps(plain)
+    def init(self: Any, *args: Any, **given: Any) -> None:
+        _refuse_unknown(kind.__name__, kind, given)
+        plain(self, *args, **given)
+
+    kind.__init__ = init  # type: ignore[method-assign]
+    return kind
+
+
+def plain_options(value: Mapping[str, Any] | None, name: str = "options") -> dict[str, Any]:
+    """Nested containers of any kind (OmegaConf's among them) as dicts and lists; empty for None.
+
+    Args:
+        value: the container.
+        name: of the argument, for messages.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a dict, got {value!r}")
     return {str(name): _plain(item) for name, item in (value or {}).items()}
 
 
@@ -57,6 +112,20 @@ def _plain(value: Any) -> Any:
 def _positive(name: str, value: float | None, *, minimum: float = 0) -> None:
     if value is not None and not (isinstance(value, (int, float)) and not isinstance(value, bool) and value > minimum):
         raise ValueError(f"{name} must be a number above {minimum} or None, got {value!r}")
+
+
+def _choice(name: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        quoted = [f'"{choice}"' for choice in choices]
+        listed = ", ".join(quoted[:-1]) + f" or {quoted[-1]}"
+        raise ValueError(f"{name} must be {listed}, got {value!r}.{did_you_mean(value, choices)}")
+
+
+def _names(name: str, given: object) -> tuple[str, ...]:
+    """One name, or several of any kind of sequence."""
+    if given is None or isinstance(given, bool) or not isinstance(given, Iterable):
+        raise TypeError(f'{name} must be names, as in ("seed", "data"), got {given!r}')
+    return (given,) if isinstance(given, str) else tuple(str(one) for one in given)
 
 
 def _whole(name: str, value: float | None) -> None:
@@ -94,10 +163,12 @@ def _notice(item: Any, name: str) -> str:
         return os.path.abspath(os.path.expanduser(text))
     raise ValueError(
         f'{name}: {item!r} is none of "auto", "aws", "gcp", "azure" (each of the three also as '
-        f'"aws=http://host:port"), the http(s) URL of a notice, and the path of a file with a slash in it ("./notice")'
+        f'"aws=http://host:port"), the http(s) URL of a notice, and the path of a file with a slash in it ("./notice").'
+        + did_you_mean(item, ("auto", "aws", "gcp", "azure", "off"))
     )
 
 
+@_spelt
 @dataclass(frozen=True)
 class SaveEvery:
     """When to save: whichever of ``steps``, ``epochs`` and ``minutes`` comes first.
@@ -138,6 +209,7 @@ class SaveEvery:
             raise ValueError(f"SaveEvery.max_overhead must be a share below 1, got {self.max_overhead!r}")
 
 
+@_spelt
 @dataclass(frozen=True)
 class Keep:
     """Which checkpoints stay. What any of the rules keeps stays; the newest one always does.
@@ -171,8 +243,7 @@ class Keep:
             _whole(f"Keep.{name}", getattr(self, name))
         if self.best is not None and not (isinstance(self.best, str) and self.best):
             raise ValueError(f"Keep.best must be the name of a metric or None, got {self.best!r}")
-        if self.mode not in ("min", "max"):
-            raise ValueError(f'Keep.mode must be "min" or "max", got {self.mode!r}')
+        _choice("Keep.mode", self.mode, ("min", "max"))
         if self.thin_after is not None and not (self.every_steps or self.every_epochs or self.best):
             raise ValueError("Keep.thin_after has nothing to thin: give every_steps, every_epochs or best as well")
 
@@ -191,6 +262,7 @@ def _as_ids(given: Any) -> str | tuple[str, ...] | None:
     return tuple(map(str, given))
 
 
+@_spelt
 @dataclass(frozen=True)
 class Changes:
     """What may differ between the run that saved and the run that resumes.
@@ -206,7 +278,7 @@ class Changes:
 
     Raises:
         ValueError: ``otherwise`` is neither, or ``sample_ids`` is a URL.
-        TypeError: ``sample_ids`` is neither a path nor ids.
+        TypeError: ``allow`` is no name and no names, or ``sample_ids`` is neither a path nor ids.
     """
 
     allow: tuple[str, ...] = ()
@@ -214,10 +286,8 @@ class Changes:
     sample_ids: str | Sequence[str | int] | None = None
 
     def __post_init__(self) -> None:
-        allow: Iterable[str] = (self.allow,) if isinstance(self.allow, str) else self.allow
-        object.__setattr__(self, "allow", tuple(str(name) for name in allow))
-        if self.otherwise not in ("error", "warn"):
-            raise ValueError(f'Changes.otherwise must be "error" or "warn", got {self.otherwise!r}')
+        object.__setattr__(self, "allow", _names("Changes.allow", self.allow))
+        _choice("Changes.otherwise", self.otherwise, ("error", "warn"))
         object.__setattr__(self, "sample_ids", _as_ids(self.sample_ids))
 
     def accepts(self, name: str) -> bool:
@@ -225,6 +295,22 @@ class Changes:
         return any(name == allowed or name.startswith(allowed + ".") for allowed in self.allow)
 
 
+def _signals(given: Any) -> tuple[Any, ...]:
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    return tuple(given) if several else (given,) if given else ()
+
+
+def _signal(given: Any) -> str:
+    name = given.name if isinstance(given, signal.Signals) else str(given)
+    known = [one for one in signal.Signals.__members__ if one not in ("SIGKILL", "SIGSTOP")]
+    if name not in known:
+        meant = f"SIG{name}" if f"SIG{name}" in known else name
+        problem = f"Preemption.signals: {name!r} is no signal that this process can handle."
+        raise ValueError(problem + did_you_mean(meant, known))
+    return name
+
+
+@_spelt
 @dataclass(frozen=True)
 class Preemption:
     """What to do when the machine is taken away: save at the next boundary, then end the process.
@@ -256,11 +342,7 @@ class Preemption:
     notices: str | Sequence[str] | bool | None = "auto"
 
     def __post_init__(self) -> None:
-        names: Iterable[str] = (self.signals,) if isinstance(self.signals, str) else self.signals or ()
-        object.__setattr__(self, "signals", tuple(str(name) for name in names))
-        for name in self.signals:
-            if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
-                raise ValueError(f"Preemption.signals: {name!r} is no signal that this process can handle")
+        object.__setattr__(self, "signals", tuple(map(_signal, _signals(self.signals))))
         object.__setattr__(self, "notices", as_notices(self.notices, "Preemption.notices"))
         _positive("Preemption.grace_s", self.grace_s or -1)
         _positive("Preemption.max_hours", self.max_hours)
@@ -268,6 +350,7 @@ class Preemption:
             raise ValueError(f"Preemption.exit_code must be a number from 0 to 255, got {self.exit_code!r}")
 
 
+@_spelt
 @dataclass(frozen=True)
 class Check:
     """Evidence: the first steps after a resume are compared with what the interrupted run recorded of them.
@@ -292,10 +375,10 @@ class Check:
         _whole("Check.steps", self.steps or 1)
         if self.rtol is not None and not (isinstance(self.rtol, (int, float)) and 0 <= self.rtol < 1):
             raise ValueError(f"Check.rtol must be a number from 0 to below 1 or None, got {self.rtol!r}")
-        if self.on_mismatch not in ("warn", "stop"):
-            raise ValueError(f'Check.on_mismatch must be "warn" or "stop", got {self.on_mismatch!r}')
+        _choice("Check.on_mismatch", self.on_mismatch, ("warn", "stop"))
 
 
+@_spelt
 @dataclass(frozen=True)
 class Watch:
     """What is watched all along: NaN or infinity in loss or gradients, and jumps of either.
@@ -313,5 +396,4 @@ class Watch:
     def __post_init__(self) -> None:
         if not self.on:  # as YAML 1.1 reads the word
             object.__setattr__(self, "on", "off")
-        if self.on not in ("warn", "stop", "off"):
-            raise ValueError(f'Watch.on must be "warn", "stop" or "off", got {self.on!r}')
+        _choice("Watch.on", self.on, ("warn", "stop", "off"))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from resume_core.capture.runconfig import Accepted, Difference, as_seen_by, check, idle_names, table
+from resume_core.capture.runconfig import Accepted, Difference, as_seen_by, check, idle_names, idle_text, table
 from resume_core.checkpointer import Checkpointer
 from resume_core.errors import (
     CheckpointNotFoundError,
@@ -239,7 +239,7 @@ def warn_of_names(changes: Changes, known: set[str], log: logging.Logger) -> Non
     """Say which names in ``changes`` no run has: a misspelt one would be found out only when it is needed."""
     idle = idle_names(changes, known)
     if idle:
-        log.warning("Changes(allow=...) names what no run has: %s", ", ".join(map(repr, idle)))
+        log.warning("Changes(allow=...) names what no run has: %s", idle_text(idle, known))
 
 
 def report(accepted: Accepted, log: logging.Logger) -> None:

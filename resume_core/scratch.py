@@ -18,8 +18,12 @@ _NUM_COPIES = 2  # the newest checkpoint stays while the next is written
 _MAX_SPARE_BYTES = 1 << 30
 
 
-def open_scratch(scratch: str | os.PathLike[str] | None, directory: Store) -> Store | None:
+def open_scratch(scratch: str | os.PathLike[str] | None, directory: Store | None) -> Store | None:
     """The store in front of ``directory``, None for none. Nothing is created.
+
+    Args:
+        scratch: its path.
+        directory: of the run; None for one that is not opened yet and is not local.
 
     Raises:
         ValueError: ``scratch`` is no local directory, or overlaps with the run's own.

@@ -27,6 +27,7 @@ from resume_core.capture.environment import describe_environment, ends_exactness
 from resume_core.capture.facts_version import is_new
 from resume_core.columns import aligned, pair
 from resume_core.errors import ConfigChangedError, CorruptCheckpointError
+from resume_core.nearest import nearest
 from resume_core.policy import Changes
 from resume_core.state import Fact, RunConfig, Severity
 
@@ -47,6 +48,7 @@ __all__ = [
     "from_json",
     "global_batches",
     "idle_names",
+    "idle_text",
     "seed_fact",
     "table",
     "to_json",
@@ -188,14 +190,14 @@ def check(
     warned = tuple(d for d in rest if d.severity == "run" and changes.otherwise == "warn")
     refused = tuple(d for d in rest if d not in warned) if warned else rest
     if refused:
-        message = _message(refused, changes, idle_names(changes, {*saved, *current}))
+        message = _message(refused, changes, {*saved, *current})
         raise ConfigChangedError(message, differences=refused, path=path, step=step)
     return Accepted(allowed=allowed, warned=warned, info=info)
 
 
-def _message(refused: tuple[Difference, ...], changes: Changes, idle: list[str]) -> str:
+def _message(refused: tuple[Difference, ...], changes: Changes, known: set[str]) -> str:
     intro = "The run differs from the one that wrote the checkpoint. Nothing was loaded."
-    return f"{intro}\n\n{table(refused)}\n\n{_advice(refused, changes, idle)}"
+    return f"{intro}\n\n{table(refused)}\n\n{_advice(refused, changes, idle_names(changes, known), known)}"
 
 
 def idle_names(changes: Changes, known: Iterable[str]) -> list[str]:
@@ -204,7 +206,15 @@ def idle_names(changes: Changes, known: Iterable[str]) -> list[str]:
     return [name for name in changes.allow if not any(Changes((name,)).accepts(fact) for fact in facts)]
 
 
-def _advice(refused: tuple[Difference, ...], changes: Changes, idle: list[str]) -> str:
+def idle_text(idle: Iterable[str], known: Iterable[str]) -> str:
+    """Such names for a message, each with the one that may have been meant."""
+    facts = list(known)
+    parts = {".".join(words[:num]) for fact in facts for words in [fact.split(".")] for num in range(1, len(words) + 1)}
+    near = {name: nearest(name, parts) for name in idle}
+    return ", ".join(f"{name!r} (did you mean {found!r}?)" if found else repr(name) for name, found in near.items())
+
+
+def _advice(refused: tuple[Difference, ...], changes: Changes, idle: list[str], known: Iterable[str]) -> str:
     names = [difference.name for difference in refused if difference.severity == "run"]
     mixed = 0 < len(names) < len(refused)
     steps = ["restore the saved values" + ("" if len(names) == len(refused) else " (* cannot be loaded otherwise)")]
@@ -218,7 +228,7 @@ def _advice(refused: tuple[Difference, ...], changes: Changes, idle: list[str]) 
             "    (randomness and the settings of optimizers and schedulers go on as they were saved all the same)"
         )
     if idle:
-        steps.insert(0, f"Changes(allow=...) names what no run has: {', '.join(map(repr, idle))}")
+        steps.insert(0, f"Changes(allow=...) names what no run has: {idle_text(idle, known)}")
     steps.append("or start afresh in another directory")
     return "\n  - ".join(["What to do:", *steps])
 

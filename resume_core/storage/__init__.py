@@ -16,6 +16,7 @@ from resume_core.storage.retention import Pruned, clean, prune
 from resume_core.storage.sealed import FORMAT_VERSION, Fields, seal, unseal
 from resume_core.storage.store import Sink, Store, absolute, open_store
 from resume_core.storage.tiers import Tiers
+from resume_core.storage.usable import refuse_unusable
 
 __all__ = [
     "ALGORITHM",
@@ -55,6 +56,7 @@ __all__ = [
     "read_file",
     "read_history",
     "read_manifest",
+    "refuse_unusable",
     "relatives",
     "seal",
     "unseal",

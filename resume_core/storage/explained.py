@@ -22,7 +22,7 @@ def explained(root: str, path: str, needed_bytes: int = _FOLDER_BYTES) -> Iterat
         if error.errno is None:
             raise
         advice = _advice(error.errno, os.path.dirname(path), needed_bytes)
-        what = f"{error.strerror}: cannot write into the store {root}; {advice}"
+        what = f"cannot write into {root}: {error.strerror}; {advice}"
         raise OSError(error.errno, what, path) from error
 
 
@@ -33,7 +33,8 @@ def explained_read() -> Iterator[None]:
         yield
     except PermissionError as error:
         advice = "written by another user, or hidden by a umask: run as who wrote it, or let this user read all of it"
-        raise PermissionError(error.errno, f"{error.strerror}: {advice}", error.filename) from error
+        what = f"cannot read {error.filename}: {error.strerror}; {advice}"
+        raise PermissionError(error.errno, what, error.filename) from error
 
 
 def _advice(code: int, folder: str, needed_bytes: int) -> str:

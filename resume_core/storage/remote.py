@@ -16,14 +16,15 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.core import url_to_fs
 
 from resume_core.errors import CorruptCheckpointError
+from resume_core.nearest import did_you_mean
 from resume_core.storage.digest import byte_view
 from resume_core.storage.interface import Names, Sink, Store, refuse_large
 from resume_core.storage.paths import join_key, temporary_name, validate_key
-from resume_core.storage.redact import Redactor, public_url
+from resume_core.storage.redact import Redactor, public_url, split_user
 from resume_core.storage.requests import Requests, is_transient
 from resume_core.storage.sinks import OrderedSink
 
-__all__ = ["FsspecStore"]
+__all__ = ["FsspecStore", "refuse_credentials", "refuse_unknown"]
 
 _T = TypeVar("_T")
 
@@ -216,6 +217,51 @@ class FsspecStore(Store):
         else:
             self._request("cp_file", old, self._path(new))
             self._request("rm_file", old)
+
+
+def refuse_unknown(url: str, name: str) -> None:
+    """Refuse a URL that no file system can be made for; none is made, as that may ask a network.
+
+    Args:
+        url: as fsspec takes it.
+        name: of the argument, for messages.
+
+    Raises:
+        ValueError: fsspec knows no such protocol, an S3 URL holds credentials, or it names no bucket.
+        ImportError: the package for that protocol is missing.
+    """
+    public = public_url(url)
+    for part in url.split("::"):
+        protocol, separator, rest = part.partition("://")
+        if not separator and "/" in part:  # the end of a chain may be a path
+            continue
+        try:
+            fsspec.get_filesystem_class(protocol)
+        except ValueError as error:
+            known = fsspec.available_protocols()
+            problem = f"{name} {public} cannot be opened: fsspec knows no protocol {protocol!r}."
+            raise ValueError(problem + (did_you_mean(protocol, known) or f" It knows {', '.join(known)}.")) from error
+        except ImportError as error:
+            extra = 'pip install "exact-resume[s3]"' if protocol in ("s3", "s3a") else str(error).rstrip(".")
+            raise ImportError(f"{name} {public} needs a package that is not installed: {extra}") from error
+        if protocol in ("s3", "s3a"):
+            refuse_credentials(part)
+            if not rest.strip("/").partition("/")[0] or rest.startswith("/"):
+                raise ValueError(f"{name} {public} names no bucket: write {protocol}://bucket/folder")
+
+
+def refuse_credentials(url: str) -> None:
+    """S3 has no place for them in a URL.
+
+    Raises:
+        ValueError: there are some.
+    """
+    user, rest = split_user(url)
+    if user:
+        raise ValueError(
+            f'{rest}: S3 takes no credentials in the URL; use a profile, or storage_options={{"key": ..., "secret": '
+            "...}"
+        )
 
 
 class _StreamSink(OrderedSink):

@@ -19,8 +19,7 @@ from typing import Any
 from resume_core.storage.digest import byte_view
 from resume_core.storage.interface import Sink, Survey, refuse_large
 from resume_core.storage.paths import join_key, validate_key
-from resume_core.storage.redact import split_user
-from resume_core.storage.remote import FsspecStore
+from resume_core.storage.remote import FsspecStore, refuse_credentials
 from resume_core.storage.requests import PATIENCE, is_transient
 from resume_core.storage.sinks import OrderedSink
 
@@ -66,12 +65,7 @@ class S3Store(FsspecStore):
     num_parallel_reads = 8
 
     def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
-        user, rest = split_user(url)
-        if user:
-            raise ValueError(
-                f'{rest}: S3 takes no credentials in the URL; use a profile, or storage_options={{"key": ..., '
-                '"secret": ...}'
-            )
+        refuse_credentials(url)
         try:
             super().__init__(url, _with_defaults(storage_options or {}))
         except ImportError as error:

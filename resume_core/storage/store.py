@@ -11,7 +11,7 @@ from resume_core.storage.local import LocalStore
 if TYPE_CHECKING:
     from resume_core.storage.remote import FsspecStore
 
-__all__ = ["Sink", "Store", "absolute", "open_store"]
+__all__ = ["Sink", "Store", "absolute", "is_path", "open_store"]
 
 
 def open_store(url: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> Store:
@@ -30,7 +30,7 @@ def open_store(url: str | os.PathLike[str], storage_options: dict[str, Any] | No
         raise ValueError("the store needs a path or a URL, got an empty one")
     if text.startswith(("file://", "local://")):
         return LocalStore(text.split("://", 1)[1])
-    if _is_path(text):
+    if is_path(text):
         return LocalStore(text)
     return _remote_kind(text)(text, storage_options)
 
@@ -46,9 +46,9 @@ def _remote_kind(text: str) -> type[FsspecStore]:
 def absolute(place: str | os.PathLike[str]) -> str:
     """A local path made absolute now, so that a later ``chdir`` changes nothing; a URL, or "", as it is."""
     text = os.fspath(place)
-    return os.path.abspath(os.path.expanduser(text)) if text and _is_path(text) else text
+    return os.path.abspath(os.path.expanduser(text)) if text and is_path(text) else text
 
 
-def _is_path(text: str) -> bool:
+def is_path(text: str) -> bool:
     """Whether fsspec's URLs (``s3://bucket``) and chains of them (``simplecache::s3://bucket``) can be ruled out."""
     return "://" not in text and ("::" not in text or os.sep in text.partition("::")[0])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import signal
 
 import pytest
 
-from resume_core.policy import Changes, Keep, SaveEvery, as_policy, plain_options
+from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch, as_policy, plain_options
 
 
 @pytest.mark.parametrize("given", [["seed", "data"], ("seed", "data"), {"seed": 1, "data": 2}.keys()])
@@ -76,3 +78,46 @@ def test_a_policy_that_cannot_be_meant_is_named(value):
 def test_a_field_out_of_range_says_which():
     with pytest.raises(ValueError, match=r"SaveEvery\.steps"):
         as_policy(SaveEvery, {"steps": 0}, "save")
+
+
+@pytest.mark.parametrize(
+    ("make", "meant"),
+    [
+        (lambda: SaveEvery(step=5), "'steps'"),
+        (lambda: SaveEvery(minute=5), "'minutes'"),
+        (lambda: SaveEvery(5, epoch=1), "'epochs'"),
+        (lambda: Keep(thin_afer=3), "'thin_after'"),
+        (lambda: Keep(best="loss", mode="mim"), "'min'"),
+        (lambda: Changes(alow="seed"), "'allow'"),
+        (lambda: Changes(otherwise="warning"), "'warn'"),
+        (lambda: Preemption(signals="SIGTRM"), "'SIGTERM'"),
+        (lambda: Preemption(signals=("TERM",)), "'SIGTERM'"),
+        (lambda: Preemption(notices="awz"), "'aws'"),
+        (lambda: Preemption(max_hour=2), "'max_hours'"),
+        (lambda: Check(step=3), "'steps'"),
+        (lambda: Check(on_mismatch="stopp"), "'stop'"),
+        (lambda: Watch(on="Stop"), "'stop'"),
+        (lambda: Watch(one=True), "'on'"),
+    ],
+)
+def test_a_misspelt_word_is_answered_with_the_nearest(make, meant):
+    with pytest.raises((TypeError, ValueError), match=f"Did you mean {meant}") as caught:
+        make()
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("allow", [None, True, 5])
+def test_what_is_no_name_says_how_names_are_given(allow):
+    with pytest.raises(TypeError, match=r"Changes\.allow must be names, as in"):
+        Changes(allow=allow)
+
+
+def test_signals_may_be_those_of_the_module():
+    assert Preemption(signals=(signal.SIGTERM, "SIGUSR1")).signals == ("SIGTERM", "SIGUSR1")
+    assert Preemption(signals=signal.SIGTERM).signals == ("SIGTERM",)
+
+
+@pytest.mark.parametrize("kind", [SaveEvery, Keep, Changes, Preemption, Check, Watch])
+def test_tools_see_the_fields_and_their_types(kind):
+    assert list(inspect.signature(kind).parameters) == [field.name for field in dataclasses.fields(kind)]
+    assert dataclasses.replace(kind()) == kind()

@@ -245,6 +245,18 @@ def test_threads_are_put_back_to_what_the_run_computed_with(directory, start, to
 
 def test_a_checkpoint_that_the_environment_names_is_said_to_be_its(directory, start, monkeypatch):
     start(directory).train(1).session.end()
-    monkeypatch.setenv("EXACT_RESUME", "atuo")
+    monkeypatch.setenv("EXACT_RESUME", "attempt-0007")
     with pytest.raises(CheckpointNotFoundError, match="EXACT_RESUME takes auto, must, never, off"):
         start(directory)
+    monkeypatch.setenv("EXACT_RESUME", "atuo")
+    with pytest.raises(ValueError, match=r'EXACT_RESUME takes auto, must, never, off .*Did you mean "auto"'):
+        start(directory)
+
+
+def test_a_misspelt_name_of_a_change_is_told_from_the_first_start_on(directory, start, toy, caplog):
+    start(directory, changes=Changes(allow=("batch_sise", "seed")))
+    (said,) = [record.getMessage() for record in caplog.records if "allow" in record.getMessage()]
+    assert said == "Changes(allow=...) names what no run has: 'batch_sise' (did you mean 'batch_size'?)"
+    start(directory).train(1).session.end()
+    with pytest.raises(ConfigChangedError, match=r"'sed' \(did you mean 'seed'\?\)"):
+        start(directory, toy(seed=8), changes=Changes(allow=("sed",)))

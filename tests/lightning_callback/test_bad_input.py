@@ -56,9 +56,10 @@ class MomentOfObject(torch.optim.SGD):
 
 
 def test_a_directory_that_cannot_be_written_is_found_before_the_first_batch(fit, tmp_path):
+    callback = ResumeCallback(tmp_path / "file" / "run")
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError, match="file"):
-        fit(callback=ResumeCallback(tmp_path / "file" / "run"))
+        fit(callback=callback)
     assert fit.net.num_steps == 0
     assert (tmp_path / "file").read_text() == "in the way"
 

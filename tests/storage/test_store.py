@@ -226,7 +226,7 @@ def test_a_root_below_a_regular_file_is_named_with_a_way_out(tmp_path):
     store = open_store(tmp_path / "file" / "run")
     assert store.list("") == []
     for write in writes(store):
-        with pytest.raises(NotADirectoryError, match=rf"cannot write into the store {tmp_path}/file/run; choose a dir"):
+        with pytest.raises(NotADirectoryError, match=rf"cannot write into {tmp_path}/file/run: Not a .*; choose a dir"):
             write()
 
 
@@ -244,7 +244,7 @@ def test_an_error_of_the_system_keeps_its_type_and_names_the_path(local_store, m
         with monkeypatch.context() as patch:
             for module in (local_module, direct_module):
                 patch.setattr(module, "os", Refusing())
-            with pytest.raises(OSError, match="cannot write into the store") as caught:
+            with pytest.raises(OSError, match="cannot write into ") as caught:
                 write()
         assert caught.value.errno == code
         assert type(caught.value) is type(OSError(code, ""))
