@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from resume_core.capture.describe_data import describe_loader
 from resume_core.capture.order import sampler_chain, sampler_salt
-from resume_core.capture.runconfig import describe_loader
 from resume_core.state import Fact
 
 __all__ = ["described", "note_described"]

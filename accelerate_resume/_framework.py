@@ -24,20 +24,15 @@ from accelerate_resume._rests import EPOCH_END, EVALUATION, Rests
 from accelerate_resume._script import ScriptTracker
 from accelerate_resume._tracker import Tracker
 from resume_core.capture.buckets import BucketLayout, lay_out_anew
+from resume_core.capture.describe import describe_model, describe_optimizers, describe_schedulers
+from resume_core.capture.describe_data import global_batches
+from resume_core.capture.describe_settings import describe_hparams, describe_modules
+from resume_core.capture.environment import describe_environment
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
 from resume_core.capture.gradients import apply_gradients, capture_gradients
 from resume_core.capture.modules import apply_modules, capture_modules, plainly_loaded, refilled
 from resume_core.capture.param_groups import apply_groups, capture_groups, group_sizes
 from resume_core.capture.rng import apply_rng, capture_rng
-from resume_core.capture.runconfig import (
-    describe_environment,
-    describe_hparams,
-    describe_model,
-    describe_modules,
-    describe_optimizers,
-    describe_schedulers,
-    global_batches,
-)
 from resume_core.capture.weights import refuse_new_shapes, shapes, size_bytes, versioned
 from resume_core.errors import ResumeError, UnsupportedStateError
 from resume_core.evidence import Observer

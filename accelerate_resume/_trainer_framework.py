@@ -30,9 +30,9 @@ from accelerate_resume._place import AT_END, AT_FETCH, BETWEEN, Place
 from accelerate_resume._rests import EPOCH_END, EVALUATION
 from accelerate_resume._tracker import Tracker
 from resume_core.capture.attributes import AttributeWatch, changed_note
+from resume_core.capture.describe import describe_schedulers
 from resume_core.capture.generators import GENERATORS, find_generators
 from resume_core.capture.plain import plain as as_plain
-from resume_core.capture.runconfig import describe_schedulers
 from resume_core.errors import ResumeError
 from resume_core.state import Ahead, Fact, Progress, State
 

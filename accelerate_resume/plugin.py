@@ -15,7 +15,7 @@ from accelerate_resume._own_states import ALONE, OwnStates
 from accelerate_resume._probe import attach_mark, plugin_before, probe, refuse_unsupported
 from accelerate_resume._strangers import tell_of_strangers
 from resume_core.candidates import resume_mode
-from resume_core.capture.runconfig import seed_fact
+from resume_core.capture.describe import seed_fact
 from resume_core.drill import is_rehearsal
 from resume_core.errors import ResumeError
 from resume_core.folder_session import FolderSession

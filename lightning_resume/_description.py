@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from resume_core.capture.describe import describe_model, describe_optimizers, describe_schedulers
+from resume_core.capture.describe_data import describe_loader, global_batches
+from resume_core.capture.describe_settings import describe_hparams, describe_modules
+from resume_core.capture.environment import describe_environment
 from resume_core.capture.plain import plain
-from resume_core.capture.runconfig import (
-    describe_environment,
-    describe_hparams,
-    describe_loader,
-    describe_model,
-    describe_modules,
-    describe_optimizers,
-    describe_schedulers,
-    global_batches,
-)
 from resume_core.state import Fact
 
 __all__ = ["describe"]

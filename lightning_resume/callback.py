@@ -20,8 +20,8 @@ from lightning_resume._trainer import TrainerAdapter
 from lightning_resume._tuners import Findings, is_tuner_fit
 from resume_core.candidates import peek, resume_mode
 from resume_core.capture.attributes import AttributeWatch, changed_note
+from resume_core.capture.describe import seed_fact
 from resume_core.capture.loader import loader_warnings
-from resume_core.capture.runconfig import seed_fact
 from resume_core.drill import is_rehearsal
 from resume_core.embedded import EmbeddedSession, Given, look_for_entry
 from resume_core.entry import ENTRY

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from resume_core.errors import CorruptCheckpointError
-from resume_core.storage import Manifest
+from resume_core.storage import Brief, Manifest
 
 __all__ = ["finished_fit", "fit_of", "is_count", "unclear"]
 
 _MAX_COUNT = 10**18  # the steps that a folder's name can hold
 
 
-def finished_fit(manifest: Manifest) -> int | None:
+def finished_fit(manifest: Brief | Manifest) -> int | None:
     """The fit whose end state this is, None for a checkpoint from before its end."""
     fit, finished = fit_of(manifest)
     return None if finished is None else fit
 
 
-def fit_of(manifest: Manifest) -> tuple[int, Mapping[str, Any] | None]:
+def fit_of(manifest: Brief | Manifest) -> tuple[int, Mapping[str, Any] | None]:
     """The place of the fit that a checkpoint belongs to, and how that fit had ended.
 
     Raises:
@@ -43,7 +43,7 @@ def _is_ending(finished: Any) -> bool:
     return isinstance(reached, Mapping) and all(type(value) in (int, float) for value in reached.values())
 
 
-def unclear(manifest: Manifest, problem: object) -> CorruptCheckpointError:
+def unclear(manifest: Brief | Manifest, problem: object) -> CorruptCheckpointError:
     """The error for a header with such a field."""
     path = manifest.ref.path
     what = repr(problem) if isinstance(problem, Exception) else problem

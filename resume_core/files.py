@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 
+from resume_core.documents import STRUCTURE, read_document
 from resume_core.errors import CorruptCheckpointError
 from resume_core.image import (
     OwnPart,
     header_bytes,
     live_targets,
-    loads,
     make_target,
     parse_header,
     unflatten,
     with_own_part,
 )
 from resume_core.state import State
-from resume_core.storage import CheckpointRef, FileReader, Manifest, Store, rank_file, read_file
+from resume_core.storage import CheckpointRef, FileReader, Manifest, Store, rank_file
 
 __all__ = ["EXTRAS", "OWN", "SHARED", "STRUCTURE", "TENSORS", "CheckpointFiles"]
 
@@ -28,9 +28,6 @@ TENSORS = {"model": "model.safetensors", "training": "training.safetensors"}
 """The files of the parts of a state that are the same on all ranks, or nearly so."""
 
 SHARED = tuple(TENSORS)
-STRUCTURE = "training.json"
-"""The structures of those parts."""
-
 EXTRAS = "extras.json"
 """What exports alone read, where there is anything: no restore pays for it."""
 
@@ -139,11 +136,7 @@ class CheckpointFiles:
             CorruptCheckpointError: the file is damaged, or is something else.
             OSError: no store that holds it can be read.
         """
-        path = f"{self.ref.path}/{name}"
-        document = loads(bytes(read_file(self.stores, self.ref, self.manifest.file(name))), path=path)
-        if not isinstance(document, dict) or not keys <= document.keys():
-            raise CorruptCheckpointError(f"{path} lacks the structure it is for", path=self.ref.path)
-        return document
+        return read_document(self.stores, self.ref, self.manifest, name, keys)
 
     def tensors(
         self,

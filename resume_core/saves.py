@@ -33,11 +33,11 @@ from resume_core.shares import await_commit, bring
 from resume_core.state import Progress, State
 from resume_core.storage import (
     Attempt,
+    Brief,
     CheckpointRef,
     CheckpointSlots,
     CheckpointWriter,
     Lineage,
-    Manifest,
     Slot,
     Store,
     clean,
@@ -91,7 +91,7 @@ class Saves:
         log: logging.Logger,
         history: History,
         *,
-        pin: Callable[[Manifest], Hashable] | None = None,
+        pin: Callable[[Brief], Hashable] | None = None,
     ) -> None:
         self._checkpointer, self._lineage, self._keep, self._log, self._pin = checkpointer, lineage, keep, log, pin
         self._history = history
@@ -232,9 +232,9 @@ class Saves:
         saves.append(self._far.load)  # looked at second: one that is in neither has been promoted
         return [save.source.path for save in saves if save is not None and save.source is not None]
 
-    def _pin_near(self, manifest: Manifest) -> Hashable:
+    def _pin_near(self, brief: Brief) -> Hashable:
         """An end state has no successor, so the newest of all fits stays beside the save at the last batch."""
-        return None if self._pin is None or self._pin(manifest) is None else True
+        return None if self._pin is None or self._pin(brief) is None else True
 
     def _say(self, failures: Sequence[str]) -> None:
         """Once each: what could not be deleted is met again after every save."""

@@ -13,10 +13,7 @@ from resume_core.capture.provenance import mask_setting
 from resume_core.policy import plain_options
 from resume_core.state import Fact
 
-__all__ = ["HPARAMS", "describe_hparams", "describe_modules"]
-
-HPARAMS = ("hparams.", "data_hparams.", "model_config.")
-"""What the names of a user's own settings begin with."""
+__all__ = ["describe_hparams", "describe_modules"]
 
 _MAX_HPARAMS = 512
 _MAX_MODULES = 20_000

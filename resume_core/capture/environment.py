@@ -2,14 +2,13 @@
 
 Switches that change numbers are facts of the run: somebody has set them, and a machine does not. Versions and hardware
 are information. They change under a run that nobody touched (another spot instance, a newer image), which must go on
-then; but not silently, as `ends_exactness` tells.
+then; but not silently, as `resume_core.capture.exactness` tells.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,12 +21,7 @@ from resume_core.capture.plain import plain
 from resume_core.capture.provenance import package_versions
 from resume_core.state import Fact
 
-__all__ = ["describe_environment", "ends_exactness"]
-
-_MOVES_NUMBERS = {f"environment.{name}" for name in ("cpu", "cpu_capability", "gpus", "cuda", "cudnn")}
-_CODE = {"code.commit", "code.diff", "code.script"}
-_OURS = "packages.exact-resume"
-_RELEASE = re.compile(r"(?:\d+!)?(\d+)(?:\.(\d+))?[^+]*(?:\+(.*))?")
+__all__ = ["describe_environment"]
 
 
 def describe_environment() -> dict[str, Fact]:
@@ -124,28 +118,3 @@ _SWITCHES: dict[str, Callable[[], Any]] = {
     "mkldnn": _mkldnn,
     "cublas_workspace": lambda: os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
 }
-
-
-def ends_exactness(name: str, saved: Any, current: Any) -> bool:
-    """Whether a difference that blocks nothing may still change the last bits, or more, from here on.
-
-    Those are another processor or GPU, another CUDA or cuDNN, other code, and another version of a package but for
-    its patch level. Promised is exactness on the same of all of these.
-
-    Args:
-        name: of the fact.
-        saved: its value in the checkpoint.
-        current: its value in the run that resumes.
-    """
-    if name == "environment.gpus":  # a machine with more of the same is the same
-        return set(map(str, saved or ())) != set(map(str, current or ()))
-    if name in _MOVES_NUMBERS:
-        return True
-    if name in _CODE:
-        return saved is not None and current is not None
-    return name.startswith("packages.") and name != _OURS and _release(saved) != _release(current)
-
-
-def _release(version: Any) -> Any:
-    found = _RELEASE.fullmatch(str(version))
-    return found.groups() if found else version

@@ -3,6 +3,8 @@
 A plugin merges the facts that the ``describe_*`` functions read off the live objects with those it alone knows (world
 size, precision, accumulation; a later end of training is information, since the horizon of each scheduler is a fact of
 its own). They are saved with every checkpoint and compared before anything is loaded.
+
+Without torch, so that commands which compare checkpoints start at once.
 """
 
 from __future__ import annotations
@@ -15,15 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from resume_core.capture.describe import (
-    describe_model,
-    describe_optimizers,
-    describe_schedulers,
-    seed_fact,
-)
-from resume_core.capture.describe_data import describe_loader, global_batches
-from resume_core.capture.describe_settings import HPARAMS, describe_hparams, describe_modules
-from resume_core.capture.environment import describe_environment, ends_exactness
+from resume_core.capture.exactness import ends_exactness
 from resume_core.capture.facts_version import is_new
 from resume_core.columns import aligned, pair
 from resume_core.errors import ConfigChangedError, CorruptCheckpointError
@@ -37,23 +31,15 @@ __all__ = [
     "Difference",
     "as_seen_by",
     "check",
-    "describe_environment",
-    "describe_hparams",
-    "describe_loader",
-    "describe_model",
-    "describe_modules",
-    "describe_optimizers",
-    "describe_schedulers",
     "diff",
     "from_json",
-    "global_batches",
     "idle_names",
     "idle_text",
-    "seed_fact",
     "table",
     "to_json",
 ]
 
+_HPARAMS = ("hparams.", "data_hparams.", "model_config.")  # what the names of a user's own settings begin with
 _SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # gravest first
 _OF_RANK = re.compile(r"code\..*|(?:data_)?hparams\..*|sample_ids\..*|data\..*\.(?:files|collate_fn\.).*")
 _MAX_ROWS = 20  # of one severity in a table
@@ -148,11 +134,11 @@ def diff(saved: RunConfig, current: RunConfig) -> tuple[Difference, ...]:
 
 def _without_echoes(found: list[Difference]) -> list[Difference]:
     """A setting of the user's own that says again what other facts say, or is new in their code, is information."""
-    reasons = [(d.saved, d.current) for d in found if not d.name.startswith(HPARAMS)]
+    reasons = [(d.saved, d.current) for d in found if not d.name.startswith(_HPARAMS)]
     shapes = any(d.severity == "structure" for d in found)  # one of them is why
 
     def is_echo(d: Difference) -> bool:
-        return d.name.startswith(HPARAMS) and (shapes or not d.is_two_sided or (d.saved, d.current) in reasons)
+        return d.name.startswith(_HPARAMS) and (shapes or not d.is_two_sided or (d.saved, d.current) in reasons)
 
     return [replace(d, severity="info") if is_echo(d) else d for d in found]
 

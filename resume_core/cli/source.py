@@ -8,12 +8,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from resume_core.cli.names import open_named
+from resume_core.documents import STRUCTURE, read_document
 from resume_core.errors import CheckpointNotFoundError
 from resume_core.naming import nothing_left, resolve
 from resume_core.state import Checkpoint, Progress
 from resume_core.storage import CheckpointRef, FileReader, Lineage, Manifest, Store
+from resume_core.storage.manifests import read_weights_manifest
 from resume_core.storage.paths import MODEL_FILE
-from resume_core.storage.read import read_weights_manifest
 
 if TYPE_CHECKING:
     from resume_core.files import CheckpointFiles
@@ -47,7 +48,7 @@ class Source:
         Raises:
             CorruptCheckpointError: the header holds what no session writes.
         """
-        from resume_core.saved_header import header_of  # these need torch, and finding a checkpoint does not
+        from resume_core.saved_header import header_of
 
         return header_of(self.manifest).progress
 
@@ -60,11 +61,12 @@ class Source:
     @cached_property
     def structure(self) -> Mapping[str, Any]:
         """What is around the tensors, as JSON; see `CheckpointFiles.structure`."""
-        return self._files.structure()
+        found: Mapping[str, Any] = self.document(STRUCTURE, {"model", "training"})
+        return found
 
     def document(self, name: str, keys: set[str]) -> Any:
         """A JSON file of it; see `CheckpointFiles.document`."""
-        return self._files.document(name, keys)
+        return read_document(self.stores, self.ref, self.manifest, name, keys)
 
     def read(self) -> Checkpoint:
         """All of it, every chunk checked against its digest.
@@ -110,7 +112,8 @@ def find(
         OSError: the store cannot be read.
     """
     lineage, name = open_named(url, name, scratch, options)
-    ref = resolve(lineage, name, thinned=True) if name else _newest(lineage)
+    seen = lineage.glance()  # to find it: what is read of it is read as it is now
+    ref = resolve(seen, name, thinned=True) if name else _newest(seen)
     stores = lineage.tiers.committed(ref)
     if not stores and (holding := lineage.tiers.with_weights(ref)):
         return Source(read_weights_manifest(holding[-1], ref), holding, is_thinned=True)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from resume_core.carried import CARRIED
+
 
 @dataclass(frozen=True)
 class DType:
@@ -53,12 +55,6 @@ _NATIVE = {
     "float8_e8m0fnu": "F8_E8M0",
 }
 
-_CARRIED = {
-    "complex32": ("F16", torch.float16, 2),
-    "complex128": ("F64", torch.float64, 2),
-    "float4_e2m1fn_x2": ("U8", torch.uint8, 1),  # the format's F4 counts half bytes, torch counts pairs
-}
-
 
 def _known() -> list[DType]:
     """The types of this torch: older ones lack some of the names."""
@@ -68,8 +64,8 @@ def _known() -> list[DType]:
         if isinstance(found := getattr(torch, name, None), torch.dtype)
     ]
     carried = [
-        DType(name, found, *how)
-        for name, how in _CARRIED.items()
+        DType(name, found, how.code, getattr(torch, how.carrier), how.num_carriers)
+        for name, how in CARRIED.items()
         if isinstance(found := getattr(torch, name, None), torch.dtype)
     ]
     return native + carried

@@ -24,8 +24,8 @@ from resume_core.image.leaves import (
 )
 from resume_core.image.memory import Known, Memory, signature
 from resume_core.image.quiet import collector_paused, plain_tensors
-from resume_core.image.text import dumps
 from resume_core.image.views import ViewNames, c_strides, same_view, stored_strides
+from resume_core.text import dumps
 
 MAX_DEPTH = 100
 """Containers within one another. More is a mistake, or a linked list; Python's own recursion limit is 1,000 calls."""

@@ -12,7 +12,7 @@ import torch
 from resume_core.errors import CorruptCheckpointError
 from resume_core.image.dtypes import BY_CODE
 from resume_core.image.layout import MAX_HEADER_BYTES
-from resume_core.image.text import loads
+from resume_core.text import loads
 
 Buffer = bytes | bytearray | memoryview
 """A file in memory, or its beginning."""

@@ -20,7 +20,7 @@ import torch
 import xxhash
 
 from resume_core.image.encode import Flat
-from resume_core.image.text import dumps
+from resume_core.text import dumps
 
 __all__ = ["OwnPart", "fingerprint", "own_part", "with_own_part"]
 

@@ -14,6 +14,6 @@ from __future__ import annotations
 from resume_core.image.decode import unflatten
 from resume_core.image.encode import MAX_DEPTH, Flat, flatten
 from resume_core.image.leaves import Recorded, register_leaf
-from resume_core.image.text import dumps, loads
+from resume_core.text import dumps, loads
 
 __all__ = ["Flat", "flatten", "unflatten", "dumps", "loads", "register_leaf", "Recorded", "MAX_DEPTH"]

@@ -1,6 +1,7 @@
 """Bytes on storage: stores, the commit of a checkpoint, lineage and retention. Knows no tensors."""
 
 from resume_core.storage.attempt import Attempt
+from resume_core.storage.brief import Brief
 from resume_core.storage.commit import CheckpointSlots, CheckpointWriter, Slot
 from resume_core.storage.digest import ALGORITHM, CHUNK_BYTES, digest_chunks
 from resume_core.storage.evidence import put_check, put_evidence, read_check, read_evidence
@@ -9,9 +10,10 @@ from resume_core.storage.histories import PastAttempt, put_history, read_history
 from resume_core.storage.lineage import Lineage
 from resume_core.storage.local import LocalStore
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest, Part
+from resume_core.storage.manifests import read_manifest
 from resume_core.storage.paths import rank_file
 from resume_core.storage.promotion import copy_share
-from resume_core.storage.read import FileReader, digest_buffer, digest_file, read_file, read_manifest, verify
+from resume_core.storage.read import FileReader, digest_buffer, digest_file, read_file, verify
 from resume_core.storage.retention import Pruned, clean, prune
 from resume_core.storage.sealed import FORMAT_VERSION, Fields, seal, unseal
 from resume_core.storage.store import Sink, Store, absolute, open_store
@@ -23,6 +25,7 @@ __all__ = [
     "CHUNK_BYTES",
     "FORMAT_VERSION",
     "Attempt",
+    "Brief",
     "CheckpointRef",
     "CheckpointSlots",
     "CheckpointWriter",

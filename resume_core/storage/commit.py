@@ -44,6 +44,7 @@ from resume_core.errors import CorruptCheckpointError, SaveFailedError
 from resume_core.storage.digest import CHUNK_BYTES, BytesLike, Digesting, byte_view, iter_chunks
 from resume_core.storage.interface import Store
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest, Part
+from resume_core.storage.manifests import read_manifest
 from resume_core.storage.paths import (
     MANIFEST_FILE,
     checkpoint_folder,
@@ -52,7 +53,7 @@ from resume_core.storage.paths import (
     parse_rank_file,
     part_file,
 )
-from resume_core.storage.read import FileReader, read_manifest
+from resume_core.storage.read import FileReader
 from resume_core.storage.sealed import JsonMapping
 
 __all__ = ["CheckpointSlots", "CheckpointWriter", "Slot"]

@@ -26,15 +26,19 @@ def explained(root: str, path: str, needed_bytes: int = _FOLDER_BYTES) -> Iterat
         raise OSError(error.errno, what, path) from error
 
 
-@contextmanager
-def explained_read() -> Iterator[None]:
-    """The same for a file or folder that this user may not read."""
-    try:
-        yield
-    except PermissionError as error:
-        advice = "written by another user, or hidden by a umask: run as who wrote it, or let this user read all of it"
-        what = f"cannot read {error.filename}: {error.strerror}; {advice}"
-        raise PermissionError(error.errno, what, error.filename) from error
+class explained_read:
+    """The same for a file or folder that this user may not read; a class, since thousands are read in it."""
+
+    def __enter__(self) -> object:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, PermissionError):
+            advice = (
+                "written by another user, or hidden by a umask: run as who wrote it, or let this user read all of it"
+            )
+            what = f"cannot read {error.filename}: {error.strerror}; {advice}"
+            raise PermissionError(error.errno, what, error.filename) from error
 
 
 def _advice(code: int, folder: str, needed_bytes: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -124,11 +124,13 @@ class Store(ABC):
     Attributes:
         url: the root, as messages show it: without credentials.
         num_parallel_reads: how many reads at once make a large file come fastest.
+        num_parallel_requests: how many at once make many small files come fastest; 1 where asking takes no time.
         late_writes: whether a write that failed may still take effect afterwards, as a request can that is on its way.
     """
 
     url: str
     num_parallel_reads: int = 4
+    num_parallel_requests: int = 1
     late_writes: bool = False
 
     def is_lost(self, error: OSError) -> bool:
@@ -165,13 +167,38 @@ class Store(ABC):
             CorruptCheckpointError: it has more than `MAX_READ_BYTES`.
         """
 
-    def read_as(self, key: str, parse: Callable[[bytes], _T]) -> _T:
+    def read_as(self, key: str, parse: Callable[[bytes], _T], how: str) -> _T:
         """What ``parse`` makes of a small file; a `Glance` asks it once, as long as the content is the same.
+
+        Args:
+            key: the file.
+            parse: makes something of its bytes.
+            how: a name for that; under one name a file is always parsed alike.
 
         Raises:
             FileNotFoundError: there is no such file.
         """
         return parse(self.read(key))
+
+    def read_ahead(self, keys: Sequence[str], parse: Callable[[str], Mapping[str, Callable[[bytes], object]]]) -> int:
+        """Say which small files `read_as` is going to be called for. Only a `Glance` makes use of that.
+
+        Args:
+            keys: of files that may be there.
+            parse: gives, for each key, what parses it, by name; for each name as `read_as` takes it.
+
+        Returns:
+            How many results are at hand now.
+        """
+        return 0
+
+    def mark(self, key: str) -> str:
+        """What changes when the content of a file does; ``""`` where the store cannot say that sooner than read it.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        return ""
 
     @abstractmethod
     def size(self, key: str) -> int:

@@ -34,9 +34,11 @@ from typing import Any
 
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, SupersededError
 from resume_core.storage.attempt import Attempt
+from resume_core.storage.brief import Brief
 from resume_core.storage.glance import Glance, Memo
 from resume_core.storage.interface import Store
 from resume_core.storage.manifest import CheckpointRef, Manifest
+from resume_core.storage.manifests import read_weights_brief, read_weights_manifest
 from resume_core.storage.paths import (
     ATTEMPT_FILE,
     WEIGHTS_FILE,
@@ -44,8 +46,8 @@ from resume_core.storage.paths import (
     parse_attempt_folder,
     parse_checkpoint_folder,
 )
-from resume_core.storage.read import is_there, list_folder, read_small, read_weights_manifest
 from resume_core.storage.sealed import JsonMapping
+from resume_core.storage.small import is_there, list_folder, read_small
 from resume_core.storage.tiers import Tiers
 
 __all__ = ["Lineage", "before"]
@@ -189,8 +191,25 @@ class Lineage:
         _log.warning("%s was deleted while its run is training: it is made again", self.store.url)
         self.store.create(key, attempt.to_bytes())
 
-    def checkpoints(self, attempt: str) -> list[CheckpointRef]:
+    def checkpoints(self, attempt: str, prefix: str = "") -> list[CheckpointRef]:
         """The committed checkpoints of one attempt, newest first, whether on a line or not.
+
+        Seals are checked, and nothing beyond them: what else a manifest holds is seen by whoever reads it.
+
+        Args:
+            attempt: its folder.
+            prefix: that their names begin with; others are not looked at.
+
+        Raises:
+            OSError: the store cannot be read.
+        """
+        names = self.names(attempt, prefix)
+        self.tiers.read_ahead(attempt, names)
+        refs = [self._ref(attempt, name) for name in names]
+        return sorted((ref for ref in refs if ref is not None), key=_position(refs), reverse=True)
+
+    def briefs(self, attempt: str) -> dict[CheckpointRef, Brief | None]:
+        """`checkpoints`, each with what lists and retention go by; None and no serial for one that cannot be used.
 
         Args:
             attempt: its folder.
@@ -198,8 +217,19 @@ class Lineage:
         Raises:
             OSError: the store cannot be read.
         """
-        refs = [self._ref(attempt, name) for name in self.names(attempt)]
-        return sorted((ref for ref in refs if ref is not None), key=_position(refs), reverse=True)
+        names = self.names(attempt)
+        self.tiers.read_ahead(attempt, names)
+        found = dict(pair for name in names if (pair := self._brief(CheckpointRef(attempt, name))) is not None)
+        return {ref: found[ref] for ref in sorted(found, key=_position(list(found)), reverse=True)}
+
+    def _brief(self, ref: CheckpointRef) -> tuple[CheckpointRef, Brief | None] | None:
+        try:
+            brief = self.read_brief(ref)
+        except CheckpointNotFoundError:  # pruned since it was listed
+            return None
+        except CorruptCheckpointError:
+            return ref, None
+        return brief.ref, brief
 
     def thinned(self, attempt: str) -> list[Manifest]:
         """What was left of an attempt's checkpoints that were thinned to their weights, newest first.
@@ -207,32 +237,35 @@ class Lineage:
         Raises:
             OSError: the store cannot be read.
         """
-        found = [manifest for _, manifest in self.weights(attempt) if isinstance(manifest, Manifest)]
+        refs = [ref for ref, found in self.weights(attempt) if isinstance(found, Brief)]
+        found = [read_weights_manifest(self.tiers.stores[-1], ref) for ref in refs]
         return sorted(found, key=lambda manifest: manifest.serial, reverse=True)
 
-    def weights(self, attempt: str) -> Iterator[tuple[CheckpointRef, Manifest | CorruptCheckpointError]]:
+    def weights(self, attempt: str, prefix: str = "") -> Iterator[tuple[CheckpointRef, Brief | CorruptCheckpointError]]:
         """The thinned checkpoints of an attempt, each with what was left of it or with what is wrong with that.
 
-        One that is being thinned is whole until its manifest is gone.
+        One that is being thinned is whole until its manifest is gone. Arguments as for `checkpoints`.
 
         Raises:
             OSError: the store cannot be read.
         """
-        for ref in (CheckpointRef(attempt, name) for name in self.names(attempt)):
-            found: Manifest | CorruptCheckpointError
-            if not is_there(self.tiers.stores[-1], join_key(ref.path, WEIGHTS_FILE)):
+        store = self.tiers.stores[-1]
+        for ref in (CheckpointRef(attempt, name) for name in self.names(attempt, prefix)):
+            found: Brief | CorruptCheckpointError
+            if self.tiers.committed(ref) or not is_there(store, join_key(ref.path, WEIGHTS_FILE)):
                 continue
             try:
-                found = read_weights_manifest(self.tiers.stores[-1], ref)
+                found = read_weights_brief(store, ref)
             except CheckpointNotFoundError:
                 continue
             except CorruptCheckpointError as error:
                 found = error
-            if not self.tiers.committed(ref):
-                yield (found.ref if isinstance(found, Manifest) else ref), found
+            yield (found.ref if isinstance(found, Brief) else ref), found
 
-    def names(self, attempt: str) -> list[str]:
+    def names(self, attempt: str, prefix: str = "") -> list[str]:
         """The checkpoint folders of an attempt, on any tier, whatever is in them, by their names.
+
+        Arguments as for `checkpoints`.
 
         Raises:
             OSError: the store cannot be read.
@@ -241,7 +274,8 @@ class Lineage:
         for store in self.tiers.holding(attempt):
             with suppress(CorruptCheckpointError):  # `lost` tells
                 names.update(list_folder(store, attempt))
-        return sorted(name for name in names if parse_checkpoint_folder(name) is not None)
+        ours = (name for name in names if name.startswith(prefix) and parse_checkpoint_folder(name) is not None)
+        return sorted(ours)
 
     def lost(self, attempt: str) -> list[CorruptCheckpointError]:
         """Where the disk has lost the folder of an attempt, so that what was in it is unknown.
@@ -345,9 +379,9 @@ class Lineage:
         attempt_prefix, _, name_prefix = prefix.strip("/").partition("/")
         fitting: list[CheckpointRef] = []
         for folder in (name for name in self._folders() if name.startswith(attempt_prefix)):
-            refs = [ref for ref in self.checkpoints(folder) if ref.name.startswith(name_prefix)]
-            exact = [ref for ref in refs if ref.name == name_prefix]
-            fitting += exact or (refs if name_prefix else refs[:1])
+            exact = self._ref(folder, name_prefix) if parse_checkpoint_folder(name_prefix) else None
+            refs = self.checkpoints(folder, name_prefix) if exact is None else [exact]
+            fitting += refs if name_prefix else refs[:1]
         if len(fitting) == 1:
             return fitting[0]
         names = ", ".join(ref.path for ref in fitting[:20])
@@ -356,8 +390,8 @@ class Lineage:
 
     def _absence(self, attempt_prefix: str, name_prefix: str) -> str:
         folders = [folder for folder in self._folders() if folder.startswith(attempt_prefix)]
-        thinned = [ref for folder in folders for ref, _ in self.weights(folder)]
-        weights = ", ".join(ref.path for ref in thinned if name_prefix and ref.name.startswith(name_prefix))
+        thinned = [ref for folder in folders if name_prefix for ref, _ in self.weights(folder, name_prefix)]
+        weights = ", ".join(ref.path for ref in thinned)
         if not weights:
             lost = "".join(f" {error}" for folder in folders for error in self.lost(folder))
             return f"there is no such checkpoint.{lost}"
@@ -366,6 +400,10 @@ class Lineage:
     def read_manifest(self, ref: CheckpointRef) -> Manifest:
         """The manifest of a checkpoint; see `Tiers.read_manifest`."""
         return self.tiers.read_manifest(ref)
+
+    def read_brief(self, ref: CheckpointRef) -> Brief:
+        """What lists and retention go by of a checkpoint; see `Tiers.read_brief`."""
+        return self.tiers.read_brief(ref)
 
     def _folders(self) -> list[str]:
         return sorted((name for name in self.store.list("") if parse_attempt_folder(name) is not None), key=_order)
@@ -403,7 +441,7 @@ class Lineage:
 
     def _ref(self, attempt: str, name: str) -> CheckpointRef | None:
         try:
-            return self.read_manifest(CheckpointRef(attempt, name)).ref
+            return self.tiers.read_ref(CheckpointRef(attempt, name))
         except CheckpointNotFoundError:  # pruned since it was listed
             return None
         except CorruptCheckpointError:

@@ -6,6 +6,7 @@ another folder is refused.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,13 +15,19 @@ from typing import Any, TypeVar
 from resume_core.errors import CorruptCheckpointError
 from resume_core.storage.digest import ALGORITHM, is_digest, num_chunks
 from resume_core.storage.paths import is_data_file, join_key, parse_attempt_folder, parse_checkpoint_folder
-from resume_core.storage.sealed import Fields, JsonMapping, seal, unseal
+from resume_core.storage.sealed import FORMAT_VERSION, Fields, JsonMapping, check_seal, seal, unseal
 
 __all__ = ["CheckpointRef", "FileRecord", "Manifest", "Part"]
 
 _MAX_CHUNK_BYTES = 1 << 30  # a reader holds one chunk: a crafted file must not choose our memory
 _MAX_WORLD_SIZE = 10**6
 _T = TypeVar("_T")
+
+# how `Manifest.to_bytes` begins
+_BEGINNING = re.compile(
+    rb'\{\n "format": %d,\n "kind": "([a-z]+)",\n "attempt": "([a-z0-9-]+)",\n "checkpoint": "([a-z0-9.-]+)",\n'
+    rb' "serial": (0|[1-9][0-9]{0,17}),\n' % FORMAT_VERSION
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,27 @@ class CheckpointRef:
     @property
     def path(self) -> str:
         """``attempt-0002-7f3a/step-000000500``: what ``resume=`` takes."""
-        return join_key(self.attempt, self.name)
+        return f"{self.attempt}/{self.name}"
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, path: str, kind: str = "manifest") -> CheckpointRef:
+        """That of a manifest; arguments as for `Manifest.from_bytes`, which takes ten times as long.
+
+        Of one that begins as ours do, the seal is checked and the rest of its text is left alone: a seal vouches for
+        every byte. Any other is read in full.
+
+        Raises:
+            CorruptCheckpointError: it was altered, is of a newer format, or says something impossible in these fields.
+        """
+        found = _BEGINNING.match(data)
+        if found is None or found[1] != kind.encode():
+            return Manifest.from_bytes(data, path=path, kind=kind).ref
+        check_seal(data, path)
+        attempt, name = found[2].decode(), found[3].decode()
+        try:
+            return cls(attempt, name, int(found[4]))
+        except ValueError as error:
+            raise CorruptCheckpointError(f"{path} cannot be used: {error}", path=path) from error
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ counted.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 __all__ = [
     "ATTEMPT_FILE",
@@ -43,6 +44,8 @@ WEIGHTS_FILE = "weights.json"
 """In place of the manifest where retention has left nothing but the weights."""
 MODEL_FILE = "model.safetensors"
 
+_NUM_REMEMBERED = 1 << 16  # names that are parsed again and again while thousands of checkpoints are gone over
+
 _SHARED_FILES = frozenset({MODEL_FILE, "training.safetensors", "training.json", "extras.json"})
 _RANK_SUFFIXES = (".safetensors", ".json")
 
@@ -51,6 +54,8 @@ _CHECKPOINT = re.compile(r"step-([0-9]{9,18})(?:\.([1-9][0-9]{0,8}))?", re.ASCII
 _RANK = re.compile(r"rank-([0-9]{5,9})(\.safetensors|\.json)", re.ASCII)
 _PART = re.compile(r"part-([0-9]{5,9})\.json", re.ASCII)
 _EVIDENCE = re.compile(r"evidence-([0-9]{5,9})\.json", re.ASCII)
+# an empty part, `.` or `..`, a backslash or a control character
+_NO_KEY = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|[\\\x00-\x1f]")
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp", re.ASCII)
 
 
@@ -66,6 +71,7 @@ def attempt_folder(number: int, token: str) -> str:
     return name
 
 
+@lru_cache(_NUM_REMEMBERED)
 def parse_attempt_folder(name: str) -> tuple[int, str] | None:
     """Number and token of an attempt's folder, None when the name is not one. The pair orders attempts."""
     match = _ATTEMPT.fullmatch(name)
@@ -87,6 +93,7 @@ def checkpoint_folder(step: int, repeat: int = 1) -> str:
     return name
 
 
+@lru_cache(_NUM_REMEMBERED)
 def parse_checkpoint_folder(name: str) -> tuple[int, int] | None:
     """Step and repeat (1 for the first of its step) of a checkpoint's folder, None when the name is not one."""
     match = _CHECKPOINT.fullmatch(name)
@@ -112,6 +119,7 @@ def rank_file(rank: int, suffix: str) -> str:
     return name
 
 
+@lru_cache(_NUM_REMEMBERED)
 def parse_rank_file(name: str) -> int | None:
     """The rank a ``rank-`` file belongs to, None when the name is not one."""
     match = _RANK.fullmatch(name)
@@ -178,7 +186,6 @@ def validate_key(key: str) -> str:
     Raises:
         ValueError: an absolute key, an empty part, ``.`` or ``..``, a backslash or a control character.
     """
-    parts = key.split("/")
-    if any(part in ("", ".", "..") for part in parts) or any(char == "\\" or char < " " for char in key):
+    if _NO_KEY.search(key):
         raise ValueError(f"{key!r} is not a key: keys are relative, as in 'attempt-0001-7f3a/attempt.json'")
     return key

@@ -12,8 +12,8 @@ from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.storage.commit import CheckpointWriter
 from resume_core.storage.interface import Store
 from resume_core.storage.manifest import CheckpointRef
+from resume_core.storage.manifests import read_manifest
 from resume_core.storage.paths import parse_rank_file
-from resume_core.storage.read import read_manifest
 
 __all__ = ["copy_share"]
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
-from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
+from resume_core.errors import CorruptCheckpointError
 from resume_core.storage.digest import (
     CHUNK_BYTES,
     BytesLike,
@@ -21,118 +20,15 @@ from resume_core.storage.digest import (
     digest_of,
     iter_chunks,
 )
-from resume_core.storage.interface import Names, Store, scatter
+from resume_core.storage.interface import Store, scatter
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest
+from resume_core.storage.manifests import nearest, read_manifest
 from resume_core.storage.parallel import run_all
-from resume_core.storage.paths import MANIFEST_FILE, WEIGHTS_FILE, join_key
+from resume_core.storage.paths import join_key
 
-__all__ = [
-    "FileReader",
-    "digest_buffer",
-    "digest_file",
-    "is_there",
-    "list_folder",
-    "nearest_manifest",
-    "read_file",
-    "read_manifest",
-    "read_small",
-    "read_weights_manifest",
-    "verify",
-]
+__all__ = ["FileReader", "digest_buffer", "digest_file", "read_file", "verify"]
 
 _log = logging.getLogger("exact_resume")
-
-
-def read_manifest(store: Store, ref: CheckpointRef) -> Manifest:
-    """The manifest of a checkpoint, checked against itself and against the place where it lies.
-
-    Raises:
-        CheckpointNotFoundError: there is no manifest: nothing was committed there, or it was pruned.
-        CorruptCheckpointError: it was altered, is of a newer format, or belongs to another place.
-        OSError: the store cannot be read.
-    """
-    try:
-        return _read_manifest(store, ref, MANIFEST_FILE, "manifest")
-    except FileNotFoundError as error:
-        path, place = store.locate(join_key(ref.path, MANIFEST_FILE)), store.locate(ref.path)
-        problem = f"no committed checkpoint at {place}"
-        if is_there(store, join_key(ref.path, WEIGHTS_FILE)):
-            problem = f"{place} holds weights only, as Keep(thin_after=...) asks for: training cannot go on from it"
-        raise CheckpointNotFoundError(problem, path=path) from error
-
-
-def read_weights_manifest(store: Store, ref: CheckpointRef) -> Manifest:
-    """What is left of a checkpoint that was thinned: the manifest of its weights, with the header that it had.
-
-    Raises:
-        CheckpointNotFoundError: it was not thinned, or is gone.
-        CorruptCheckpointError: as for `read_manifest`.
-        OSError: the store cannot be read.
-    """
-    try:
-        return _read_manifest(store, ref, WEIGHTS_FILE, "weights")
-    except FileNotFoundError as error:
-        path = store.locate(join_key(ref.path, WEIGHTS_FILE))
-        raise CheckpointNotFoundError(f"no weights alone at {store.locate(ref.path)}", path=path) from error
-
-
-def read_small(store: Store, key: str) -> bytes:
-    """All bytes of a small file.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        CorruptCheckpointError: its bytes are lost, or far too many.
-        OSError: the store cannot be read.
-    """
-    with _loss_is_damage(store, key, "read"):
-        return store.read(key)
-
-
-def list_folder(store: Store, folder: str) -> Names:
-    """Sorted names of what is directly in a folder of the run; [] if it is not there.
-
-    Raises:
-        CorruptCheckpointError: what is in it is lost.
-        OSError: the store cannot be read.
-    """
-    with _loss_is_damage(store, folder, "listed"):
-        return store.list(folder)
-
-
-@contextmanager
-def _loss_is_damage(store: Store, key: str, what: str) -> Iterator[None]:
-    """Tell an error that says that bytes are lost as damage of what lies there."""
-    try:
-        yield
-    except OSError as error:
-        if not store.is_lost(error):
-            raise
-        path = store.locate(key)
-        raise CorruptCheckpointError(f"{path} cannot be {what} any more: {error}.", path=path) from error
-
-
-def is_there(store: Store, key: str) -> bool:
-    """Whether there is a file of that name; one that is lost is there, and whoever reads it learns what is wrong.
-
-    Raises:
-        OSError: the store cannot be read.
-    """
-    try:
-        return store.exists(key)
-    except OSError as error:
-        if not store.is_lost(error):
-            raise
-        return True
-
-
-def _read_manifest(store: Store, ref: CheckpointRef, name: str, kind: str) -> Manifest:
-    key = join_key(ref.path, name)
-    path = store.locate(key)
-    with _loss_is_damage(store, key, "read"):
-        manifest = store.read_as(key, lambda data: Manifest.from_bytes(data, path=path, kind=kind))
-    if (manifest.attempt, manifest.checkpoint) != (ref.attempt, ref.name):
-        raise CorruptCheckpointError(f"{path} is the manifest of {manifest.ref.path}: files were moved", path=path)
-    return manifest
 
 
 def read_file(stores: Sequence[Store], ref: CheckpointRef, record: FileRecord) -> bytearray:
@@ -163,7 +59,7 @@ def verify(stores: Sequence[Store], ref: CheckpointRef) -> Manifest:
         CorruptCheckpointError: the first thing that is wrong.
         OSError: a store cannot be read, and no other has what was sought there.
     """
-    manifest = nearest_manifest(stores, ref)
+    manifest = nearest(stores, ref, read_manifest)
     for record in manifest.files:
         FileReader(stores, ref, record).verify()
     return manifest
@@ -187,24 +83,6 @@ def digest_file(store: Store, key: str) -> tuple[int, str]:
 def digest_buffer(buffer: BytesLike) -> tuple[int, str]:
     """`digest_file` of a file with these bytes."""
     return byte_view(buffer).nbytes, digest_all(digest_chunks(buffer))
-
-
-def nearest_manifest(stores: Sequence[Store], ref: CheckpointRef) -> Manifest:
-    """The manifest of a checkpoint, from the nearest of ``stores`` that has it whole.
-
-    Raises:
-        CheckpointNotFoundError: it is in none of them.
-        CorruptCheckpointError: it is damaged wherever it is.
-        OSError: a store cannot be read, and no other has it.
-    """
-    errors: list[Exception] = []
-    for store in stores:
-        try:
-            return read_manifest(store, ref)
-        except (OSError, CorruptCheckpointError) as error:
-            errors.append(error)
-    # absence says least: a store that could not be asked, or holds it damaged, says more
-    raise next((error for error in errors if not isinstance(error, CheckpointNotFoundError)), errors[0])
 
 
 @dataclass(frozen=True)

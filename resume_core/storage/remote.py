@@ -51,6 +51,8 @@ class FsspecStore(Store):
     # MemoryFileSystem and fsspec's default look and then write; in one process the lock closes that gap.
     _create_lock = threading.Lock()
 
+    num_parallel_requests = 8
+
     def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
         options = dict(storage_options or {})
         self.url = public_url(url).rstrip("/")

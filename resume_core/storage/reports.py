@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from resume_core.storage.interface import Store
 from resume_core.storage.paths import ATTEMPT_FILE, join_key
-from resume_core.storage.read import is_there, read_small
 from resume_core.storage.sealed import Fields, JsonMapping, seal, unseal
+from resume_core.storage.small import is_there, read_small
 
 __all__ = ["put_report", "read_report"]
 

@@ -26,14 +26,16 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, SupersededError
+from resume_core.errors import CorruptCheckpointError, ResumeError, SupersededError
 from resume_core.policy import Keep
 from resume_core.storage.attempt import Attempt
+from resume_core.storage.brief import Brief
 from resume_core.storage.family import relatives
 from resume_core.storage.interface import Store
 from resume_core.storage.keeping import Entry, judge
 from resume_core.storage.lineage import Lineage, before
-from resume_core.storage.manifest import CheckpointRef, Manifest
+from resume_core.storage.manifest import CheckpointRef
+from resume_core.storage.manifests import read_manifest
 from resume_core.storage.paths import (
     ATTEMPT_FILE,
     MANIFEST_FILE,
@@ -46,7 +48,7 @@ from resume_core.storage.paths import (
     parse_checkpoint_folder,
     parse_temporary_name,
 )
-from resume_core.storage.read import is_there, list_folder, read_manifest
+from resume_core.storage.small import is_there, list_folder
 
 __all__ = ["Outlook", "Pruned", "Removal", "clean", "line_entries", "outlook", "prune", "remove"]
 
@@ -98,7 +100,7 @@ class Outlook:
     odd: tuple[str, ...]
 
 
-_Pin = Callable[[Manifest], Hashable]
+_Pin = Callable[[Brief], Hashable]
 _NO_RULE, _THINNED, _NO_LINE = "no rule keeps it", "its weights stay", "on no line any more"
 _HALF = "half-written"
 
@@ -240,7 +242,6 @@ def remove(store: Store, removals: Iterable[Removal], spare: Callable[[], Collec
 def _removals(
     view: Lineage, keep: Keep, attempt: Attempt, line: list[Entry], odd: list[str], *, is_whole: bool
 ) -> Iterator[Removal]:
-    own = view.checkpoints(attempt.name)
     odd += [f"{entry.ref.path} stays: {entry.problem}" for entry in line if entry.problem]
     for entry, verdict in reversed(list(zip(line, judge(line, keep), strict=True))):
         if verdict == "thin":
@@ -249,15 +250,16 @@ def _removals(
             yield Removal(entry.ref.path, _NO_RULE)
     on_line = {entry.ref.path for entry in line}
     # A line that could not be read to its end may go on in any of the older attempts.
+    own = [entry.ref for entry in line if entry.ref.attempt == attempt.name and entry.is_whole]
     settled = is_whole and sum(ref.serial is not None for ref in own) >= keep.last
     related = relatives(view, attempt.name) if settled else set()
     (store,) = view.tiers.stores
     older_ones = _older(view, attempt)
     odd += [str(error) for folder in (*older_ones, attempt.name) for error in view.lost(folder)]
     for older in older_ones:
-        committed = {ref.path for ref in (*view.checkpoints(older), *(ref for ref, _ in view.weights(older)))}
         yield from _uncommitted(store, older)
         if older in related:
+            committed = set(_committed(view, older))
             yield from (Removal(folder, _NO_LINE) for folder in sorted(committed - on_line))
     yield from _own_leftovers(store, attempt.name, own)
 
@@ -278,37 +280,47 @@ def line_entries(view: Lineage, attempt: Attempt, pin: _Pin | None = None) -> tu
     is_whole = True
     try:
         for folder, branch in view.branches(attempt.name):
-            left = {ref: _left(ref, found) for ref, found in view.weights(folder)}
-            refs = before([*view.checkpoints(folder), *left], branch)
-            line += [left.get(ref) or _entry(view, ref, pin) for ref in refs]
+            found = {ref: _entry(ref, brief, pin) for ref, brief in view.briefs(folder).items()}
+            found |= {ref: _left(ref, left) for ref, left in view.weights(folder)}
+            line += [found[ref] for ref in before(list(found), branch)]
             is_whole = is_whole and not view.lost(folder)
     except ResumeError:
         return line, False
     return line, is_whole
 
 
-def _left(ref: CheckpointRef, found: Manifest | CorruptCheckpointError) -> Entry:
+def _left(ref: CheckpointRef, found: Brief | CorruptCheckpointError) -> Entry:
     """The entry of a checkpoint that was thinned."""
-    return Entry(ref, found.header, is_whole=False) if isinstance(found, Manifest) else Entry(ref, problem=str(found))
+    return Entry(ref, found.header, is_whole=False) if isinstance(found, Brief) else Entry(ref, problem=str(found))
 
 
-def _entry(view: Lineage, ref: CheckpointRef, pin: _Pin | None) -> Entry:
+def _entry(ref: CheckpointRef, brief: Brief | None, pin: _Pin | None) -> Entry:
+    if brief is None:
+        return Entry(ref)
     try:
-        manifest = view.read_manifest(ref)
-    except (CorruptCheckpointError, CheckpointNotFoundError):
-        return Entry(CheckpointRef(ref.attempt, ref.name))
-    try:
-        return Entry(ref, manifest.header, pin=pin and pin(manifest))
+        return Entry(ref, brief.header, pin=pin and pin(brief))
     except CorruptCheckpointError as error:
-        return Entry(ref, manifest.header, problem=str(error))
+        return Entry(ref, brief.header, problem=str(error))
+
+
+def _committed(view: Lineage, attempt: str) -> Iterator[str]:
+    """Folders of the checkpoints of an attempt, whole or thinned, on the one tier."""
+    for ref in (CheckpointRef(attempt, name) for name in view.names(attempt)):
+        if view.tiers.committed(ref) or view.tiers.with_weights(ref):
+            yield ref.path
 
 
 def _uncommitted(store: Store, attempt: str) -> Iterator[Removal]:
     for name in _names(store, attempt):
         folder = join_key(attempt, name)
-        is_ours = parse_checkpoint_folder(name) is not None and any(map(is_checkpoint_file, _names(store, folder)))
-        if is_ours and not any(is_there(store, join_key(folder, file)) for file in (MANIFEST_FILE, WEIGHTS_FILE)):
+        if parse_checkpoint_folder(name) is None or _is_committed(store, folder):
+            continue
+        if any(map(is_checkpoint_file, _names(store, folder))):
             yield Removal(folder, _HALF, is_whole=False)
+
+
+def _is_committed(store: Store, folder: str) -> bool:
+    return any(is_there(store, join_key(folder, file)) for file in (MANIFEST_FILE, WEIGHTS_FILE))
 
 
 def _names(store: Store, folder: str) -> list[str]:

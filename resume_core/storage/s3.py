@@ -63,6 +63,7 @@ class S3Store(FsspecStore):
     """
 
     num_parallel_reads = 8
+    num_parallel_requests = 32
 
     def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
         refuse_credentials(url)

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from resume_core.errors import CorruptCheckpointError
 from resume_core.storage.digest import ALGORITHM, digest
 
-__all__ = ["FORMAT_VERSION", "Fields", "JsonMapping", "check_plain", "seal", "unseal"]
+__all__ = ["FORMAT_VERSION", "Fields", "JsonMapping", "check_plain", "check_seal", "seal", "unseal"]
 
 FORMAT_VERSION = 1
 """The format this release writes and reads."""
@@ -80,6 +80,25 @@ def seal(kind: str, fields: JsonMapping) -> bytes:
     return body + _tail(body)
 
 
+def check_seal(data: bytes, path: str) -> None:
+    """Check that no byte of a sealed file was altered; nothing in it is understood.
+
+    Args:
+        data: the whole file.
+        path: where it lies, for messages.
+
+    Raises:
+        CorruptCheckpointError: one was, or it bears no seal.
+    """
+    body = data[:-_TAIL_BYTES]
+    if data[-_TAIL_BYTES:] != _tail(body):
+        raise CorruptCheckpointError(
+            f"{path} is torn or was altered: its {len(data)} bytes do not match the digest at its end. "
+            "Delete it or restore it from a backup; nothing in it is used.",
+            path=path,
+        )
+
+
 def unseal(kind: str, data: bytes, path: str) -> Fields:
     """The fields of a sealed file, after its seal was checked.
 
@@ -91,13 +110,7 @@ def unseal(kind: str, data: bytes, path: str) -> Fields:
     Raises:
         CorruptCheckpointError: any byte was altered, it is of another kind or format, or is not strict JSON.
     """
-    body = bytes(data[:-_TAIL_BYTES])
-    if bytes(data[-_TAIL_BYTES:]) != _tail(body):
-        raise CorruptCheckpointError(
-            f"{path} is torn or was altered: its {len(data)} bytes do not match the digest at its end. "
-            "Delete it or restore it from a backup; nothing in it is used.",
-            path=path,
-        )
+    check_seal(data, path)
     fields = Fields(_parse(data, path), path)
     version = fields.count("format")
     if version > FORMAT_VERSION:

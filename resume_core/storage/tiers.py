@@ -11,15 +11,20 @@ another directory, has there is never read, counted or deleted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
+from resume_core.storage.brief import Brief
 from resume_core.storage.interface import Store
 from resume_core.storage.manifest import CheckpointRef, Manifest
+from resume_core.storage.manifests import nearest, read_ahead, read_brief, read_manifest, read_ref
 from resume_core.storage.paths import ATTEMPT_FILE, MANIFEST_FILE, WEIGHTS_FILE, join_key
-from resume_core.storage.read import is_there, nearest_manifest, read_manifest
+from resume_core.storage.small import is_there
 
 __all__ = ["Tiers"]
+
+_T = TypeVar("_T")
 
 
 class Tiers:
@@ -126,7 +131,27 @@ class Tiers:
             CorruptCheckpointError: it is damaged wherever it is.
             OSError: a store cannot be read, and no other has it.
         """
+        return self._nearest(ref, read_manifest)
+
+    def read_brief(self, ref: CheckpointRef) -> Brief:
+        """What lists and retention go by; raises as `read_manifest` does."""
+        return self._nearest(ref, read_brief)
+
+    def read_ref(self, ref: CheckpointRef) -> CheckpointRef:
+        """The reference with its serial; raises as `read_manifest` does, where the seal is broken."""
+        return self._nearest(ref, read_ref)
+
+    def read_ahead(self, attempt: str, names: Sequence[str]) -> None:
+        """`read_ref` or `read_brief` is going to be asked for these checkpoints of an attempt.
+
+        Raises:
+            OSError: a store cannot be read.
+        """
+        for store in self.holding(attempt):
+            read_ahead(store, [CheckpointRef(attempt, name) for name in names])
+
+    def _nearest(self, ref: CheckpointRef, read: Callable[[Store, CheckpointRef], _T]) -> _T:
         stores = self.holding(ref.attempt)
         if not stores:
             raise CheckpointNotFoundError(f"no committed checkpoint {ref.path} in {self.stores[0].url}", path=ref.path)
-        return nearest_manifest(stores, ref)
+        return nearest(stores, ref, read)

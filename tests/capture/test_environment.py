@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from resume_core.capture.chosen import describe_sample_ids
-from resume_core.capture.environment import describe_environment, ends_exactness
+from resume_core.capture.environment import describe_environment
+from resume_core.capture.exactness import ends_exactness
 from resume_core.capture.facts_version import FACTS
 from resume_core.capture.fleeting import is_fleeting
 from resume_core.capture.runconfig import check, diff

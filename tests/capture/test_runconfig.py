@@ -12,24 +12,12 @@ from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, TensorDataset
 
+from resume_core.capture.describe import describe_model, describe_optimizers, describe_schedulers, seed_fact
+from resume_core.capture.describe_data import describe_loader
+from resume_core.capture.describe_settings import describe_hparams
+from resume_core.capture.environment import describe_environment
 from resume_core.capture.plain import plain
-from resume_core.capture.runconfig import (
-    ABSENT,
-    Accepted,
-    Difference,
-    check,
-    describe_environment,
-    describe_hparams,
-    describe_loader,
-    describe_model,
-    describe_optimizers,
-    describe_schedulers,
-    diff,
-    from_json,
-    seed_fact,
-    table,
-    to_json,
-)
+from resume_core.capture.runconfig import ABSENT, Accepted, Difference, check, diff, from_json, table, to_json
 from resume_core.errors import ConfigChangedError, CorruptCheckpointError
 from resume_core.policy import Changes
 from resume_core.state import Fact

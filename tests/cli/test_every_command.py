@@ -191,20 +191,26 @@ def large(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("command", "options", "most"),
+    ("command", "arguments", "most_read", "most_parsed"),
     [
-        ("ls", [], 40),
-        ("ls", ["--all"], NUM + 10),
-        ("show", [], NUM + 10),
-        ("diff", ["{url}"], 2 * NUM + 20),
-        ("plan", [], NUM + 10),
-        ("prune", ["--dry-run"], NUM + 10),
-        ("report", ["--json"], NUM + 10),
+        ("ls", ["{url}"], 40, 40),
+        ("ls", ["{url}", "--all"], NUM + 10, NUM),
+        ("show", ["{url}"], NUM + 10, 2),
+        ("show", ["{named}"], 10, 2),
+        ("diff", ["{url}", "{url}"], 2 * NUM + 20, 4),
+        ("diff", ["{url}", "{named}"], NUM + 20, 4),
+        ("plan", ["{url}"], NUM + 10, 10),
+        ("prune", ["{url}", "--dry-run"], NUM + 10, NUM),
+        ("report", ["{url}", "--json"], NUM + 10, NUM),
+        ("verify", ["{url}", "--newest"], NUM + 10, 2),
+        ("verify", ["{named}"], 10, 2),
+        ("export", ["{url}", "{out}/w.safetensors", "--format", "safetensors"], NUM + 10, 2),
+        ("export", ["{named}", "{out}/w.safetensors", "--format", "safetensors"], 10, 2),
     ],
 )
-def test_a_large_run_is_read_once(command, options, most, large, monkeypatch):
-    """Manifests are read one by one; what is asked for has a bound, and each is read once for a question."""
-    count = dict.fromkeys(("read", "list"), 0)
+def test_a_large_run_is_read_once(command, arguments, most_read, most_parsed, large, out, monkeypatch):
+    """What is asked for has a bound: files read, folders listed, and manifests of which all was parsed."""
+    count = dict.fromkeys(("read", "list", "size", "mark"), 0)
     for name in count:
         plain = getattr(LocalStore, name)
 
@@ -213,11 +219,19 @@ def test_a_large_run_is_read_once(command, options, most, large, monkeypatch):
             return plain(store, key)
 
         monkeypatch.setattr(LocalStore, name, counted)
-    arguments = [command, str(large), *(option.format(url=large) for option in options)]
-    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    parsed = []
+    from_bytes = Manifest.from_bytes.__func__
+    monkeypatch.setattr(
+        Manifest, "from_bytes", classmethod(lambda cls, *a, **b: parsed.append(1) or from_bytes(cls, *a, **b))
+    )
+    named = max(large.glob("*/step-*7"))
+    given = [argument.format(url=large, named=named, out=out) for argument in arguments]
+    result = CliRunner().invoke(app, [command, *given], env={"COLUMNS": "200"})
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert 0 < count["read"] <= most
-    assert count["list"] <= most + 10
+    assert 0 < count["read"] <= most_read
+    assert 0 < len(parsed) <= most_parsed
+    assert max(count["size"], count["mark"]) <= most_read
+    assert count["list"] <= 20
 
 
 def test_ctrl_c_says_so_and_leaves_nothing(run, out, monkeypatch):
@@ -232,7 +246,7 @@ def test_ctrl_c_says_so_and_leaves_nothing(run, out, monkeypatch):
 
 
 def test_looking_at_a_run_needs_no_torch():
-    modules = ("ls.listing", "prune.doomed", "report.facts", "show.facts", "verify.check")
+    modules = ("diff.compare", "export.run", "ls.listing", "prune.doomed", "report.facts", "show.facts", "verify.check")
     code = "import importlib, sys\n" + "\n".join(
         f"importlib.import_module('resume_core.cli.{module}')" for module in modules
     )

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, load_model
 
-from resume_core import files, register_leaf
+from resume_core import documents, register_leaf
 from resume_core.checkpointer import Checkpointer
 from resume_core.errors import CorruptCheckpointError, UnsupportedStateError
 from resume_core.files import CheckpointFiles
@@ -186,14 +186,14 @@ def test_staging_that_breaks_off_half_way_leaves_nothing(place, monkeypatch):
 @pytest.mark.parametrize("name", ["training.json", "rank-00000.json"])
 def test_a_structure_without_its_parts_is_corrupt(place, name, monkeypatch):
     ref, manifest = place.save(make_state(Tied()))
-    whole = files.loads
+    whole = documents.loads
     without = {"training.json": "model", "rank-00000.json": "own"}[name]
 
     def loads(data, *, path):
         document = whole(data, path=path)
         return {key: value for key, value in document.items() if key != without} if path.endswith(name) else document
 
-    monkeypatch.setattr(files, "loads", loads)
+    monkeypatch.setattr(documents, "loads", loads)
     with pytest.raises(CorruptCheckpointError, match=name):
         Checkpointer(place.store).read(ref, manifest)
 

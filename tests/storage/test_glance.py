@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from resume_core.errors import CorruptCheckpointError
 from resume_core.storage import Lineage
 from resume_core.storage.glance import Glance, Memo
 
@@ -97,13 +100,13 @@ def test_writing_through_a_glance_ends_what_it_has_seen(store):
 
 def test_a_memo_forgets_what_was_not_asked_for_longest():
     memo = Memo(max_bytes=10)
-    memo.keep("a", "1", b"aaaa")
-    memo.keep("b", "1", b"bbbb")
+    memo.keep("a", "1", b"aaaa", 4)
+    memo.keep("b", "1", b"bbbb", 4)
     assert memo.get("a", "1") == b"aaaa"
-    memo.keep("c", "1", b"cccc")
+    memo.keep("c", "1", b"cccc", 4)
     assert memo.get("b", "1") is None
     assert memo.get("a", "1") == b"aaaa"
-    memo.keep("d", "", b"d")
+    memo.keep("d", "", b"d", 1)
     assert memo.get("d", "") is None
 
 
@@ -114,3 +117,71 @@ def test_a_checkpoint_that_was_thinned_or_deleted_is_seen_by_the_next_glance_of_
     assert steps_of(lineage.glance().checkpoints(run.attempt.name)) == [2, 1]
     marked.inner.delete(f"{refs[0].path}/manifest.json")
     assert steps_of(lineage.glance().checkpoints(run.attempt.name)) == [2]
+
+
+def test_what_was_parsed_is_parsed_once_in_each_way(marked):
+    marked.inner.put("a/b.json", b"1")
+    memo, parsed = Memo(), []
+
+    def parse(data):
+        parsed.append(data)
+        return int(data)
+
+    for _ in range(2):
+        glance = Glance(marked, memo)
+        glance.list("a")
+        for _ in range(2):
+            assert glance.read_as("a/b.json", parse, "number") == 1
+            assert glance.read_as("a/b.json", len, "length") == 1
+            assert glance.exists("a/b.json")
+        assert glance.read_as("a/b.json", parse, "number") == 1
+    assert parsed == [b"1"]
+    with pytest.raises(FileNotFoundError):
+        glance.read_as("a/c.json", parse, "number")
+
+
+def test_a_local_file_is_known_again_by_when_it_was_changed(local_store):
+    local_store.put("a/b.json", b"1")
+    memo, parsed = Memo(), []
+    for content in (b"1", b"1", b"2", b"2"):
+        if content == b"2" and len(parsed) == 1:
+            local_store.put("a/b.json", b"2")
+        assert Glance(local_store, memo).read_as("a/b.json", lambda data: parsed.append(data) or data, "x") == content
+    assert parsed == [b"1", b"2"]
+    with pytest.raises(FileNotFoundError):
+        local_store.mark("a/c.json")
+
+
+def test_many_files_are_asked_for_at_once(marked):
+    keys = [f"a/{number}.json" for number in range(9)]
+    for key in keys:
+        marked.inner.put(key, key.encode())
+    marked.num_parallel_requests = 3
+    meeting = threading.Barrier(3, timeout=30)  # breaks when one request waits for the other
+    glance = Glance(marked, Memo())
+    assert glance.list("a")
+
+    def parse(key):
+        return {"text": lambda data: meeting.wait() >= 0 and data.decode(), "length": len}
+
+    assert glance.read_ahead([*keys, "a/missing.json"], parse) == 2 * 9
+    assert sorted(marked.asked) == sorted([("survey", "a"), *(("read", key) for key in keys)])
+    marked.asked.clear()
+    assert [glance.read_as(key, parse(key)["text"], "text") for key in keys] == keys
+    assert [glance.read_as(key, len, "length") for key in keys] == [8] * 9
+    assert marked.asked == []
+
+
+def test_what_cannot_be_read_ahead_is_met_by_who_asks_for_it(marked):
+    marked.inner.put("a/b.json", b"1")
+    marked.num_parallel_requests = 2
+    glance = Glance(marked, Memo())
+
+    def refuse(data):
+        raise CorruptCheckpointError("torn")
+
+    assert glance.read_ahead(["a/b.json", "a/c.json"], lambda key: {"x": refuse}) == 0
+    with pytest.raises(CorruptCheckpointError, match="torn"):
+        glance.read_as("a/b.json", refuse, "x")
+    with pytest.raises(FileNotFoundError):
+        glance.read_as("a/c.json", refuse, "x")

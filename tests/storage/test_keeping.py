@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from resume_core.policy import Keep
 from resume_core.storage import CheckpointRef, CheckpointSlots, Lineage, clean, open_store, prune
 from resume_core.storage.keeping import Entry, judge
-from resume_core.storage.read import read_weights_manifest
+from resume_core.storage.manifests import read_weights_manifest
 
 from .faults import Faults, FaultyStore
 from .helpers import Run, candidates, load, payload, tree, write_ranks

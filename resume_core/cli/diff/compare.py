@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resume_core.capture.runconfig import diff as config_diff
 from resume_core.cli.diff.leaves import ABSENT, Leaves, Pair, leaves_of, pairs_of
-from resume_core.cli.diff.values import Change, changes, names_in
 from resume_core.cli.source import Source, find
 from resume_core.naming import is_name
 from resume_core.saved_header import header_of
+
+if TYPE_CHECKING:
+    from resume_core.cli.diff.values import Change
 
 __all__ = ["FILES", "Compared", "Count", "compare", "sources"]
 
@@ -119,11 +121,18 @@ def _count(
 ) -> Count:
     name = FILES[part]
     places = {place for side in sides for place, leaf in side.items() if leaf.file == name}
-    num = len(places) or len(names_in(a, name))
+    num = len(places) or _num_stored(a, name)
     is_same = a.manifest.file(name) == b.manifest.file(name)
     if tensors is None:
         return Count(num, 0 if is_same else None)
     return Count(num, len(tensors[part]) + sum(pair.name in places for pair in structure))
+
+
+def _num_stored(source: Source, name: str) -> int:
+    """Of a file that no structure tells of."""
+    from resume_core.cli.diff.values import names_in
+
+    return len(names_in(source, name))
 
 
 def _side(source: Source) -> dict[str, Any]:
@@ -154,6 +163,10 @@ def _both_have(a: Source, b: Source, name: str) -> bool:
 def _tensors(
     a: Source, b: Source, part: str, progress: Callable[[str, int, int], None], sides: Sequence[Leaves]
 ) -> list[Change]:
+    if a.manifest.file(FILES[part]) == b.manifest.file(FILES[part]):
+        return []  # nothing to be read, and torch need not be imported
+    from resume_core.cli.diff.values import changes
+
     places = [{leaf.tensor: place for place, leaf in side.items() if leaf.file == FILES[part]} for side in sides]
     found = changes(a, b, FILES[part], lambda done, total: progress(FILES[part], done, total), places=places)
     return sorted(found, key=lambda change: (change.relative is not None, -(change.relative or 0.0)))

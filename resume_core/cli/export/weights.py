@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from resume_core.image.dtypes import BY_NAME
+from resume_core.carried import CARRIED
 from resume_core.storage import FileReader
 from resume_core.storage.digest import iter_chunks
 
@@ -45,8 +45,8 @@ def _carried(node: Any) -> Iterator[tuple[str, str, str, int]]:
         for child in node:
             yield from _carried(child)
     elif isinstance(node, dict):
-        known = BY_NAME.get(node["dtype"]) if node.get("$") in ("tensor", "parameter") and "dtype" in node else None
-        if known is not None and known.dtype != known.carrier:
-            yield node["name"], known.name, str(known.carrier).removeprefix("torch."), known.num_carriers
+        dtype = node.get("dtype") if node.get("$") in ("tensor", "parameter") else None
+        if isinstance(dtype, str) and dtype in CARRIED:
+            yield node["name"], dtype, CARRIED[dtype].carrier, CARRIED[dtype].num_carriers
         for child in node.values():
             yield from _carried(child)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
+from rich.segment import Segment, Segments
+from rich.style import Style
 from rich.text import Text
 
 from resume_core.cli.exits import answering
@@ -51,13 +52,16 @@ def ls(
 
 def _print(found: Listing, console: Console) -> None:
     shown = [one for attempt in found.attempts for one in attempt.checkpoints]
-    has_tiers = len({tier for one in shown for tier in one.tiers}) > 1
-    columns = _columns(shown, has_tiers=has_tiers)
+    columns = _columns(has_tiers=len({tier for one in shown for tier in one.tiers}) > 1)
+    cells = {one.path: [text(one) for text in columns.values()] for one in shown}
+    # over all attempts, so that they stand below one another
+    widths = [max(map(len, column)) for column in zip(columns, *cells.values(), strict=True)]
     console.print(Text(found.url, "bold"))
     for attempt in found.attempts:
         console.print(_heading(attempt, is_newest=attempt is found.attempts[0]))
         if attempt.checkpoints:
-            console.print(_table(attempt, columns))
+            # as it is: a table of rich takes a second for two thousand rows, and cuts names where nobody looks on
+            console.print(Segments(_table(attempt, columns, cells, widths)), crop=False, end="")
         elif not attempt.num_not_shown:
             console.print(Text("  no checkpoint: none was saved, or they were deleted (Keep, prune)", "dim"))
         if attempt.num_not_shown:
@@ -78,10 +82,8 @@ def _heading(attempt: AttemptListed, *, is_newest: bool) -> Text:
     return text.append("  " + ", ".join(parts), "default not bold")
 
 
-def _columns(
-    shown: list[CheckpointListed], *, has_tiers: bool
-) -> dict[str, tuple[Callable[[CheckpointListed], str], int]]:
-    """What gives each column its text, and its width over all attempts, so that they stand below one another."""
+def _columns(*, has_tiers: bool) -> dict[str, Callable[[CheckpointListed], str]]:
+    """What gives each column its text."""
     texts: dict[str, Callable[[CheckpointListed], str]] = {
         "": lambda one: "  " + one.path.rpartition("/")[2],
         "step": lambda one: _number(one.step),
@@ -91,31 +93,35 @@ def _columns(
         "size": lambda one: "" if one.size_bytes is None else decimal(one.size_bytes),
         "saved for": lambda one: one.reason or "",
     }
-    if has_tiers:
-        texts["tiers"] = lambda one: str(len(one.tiers))
-    return {name: (text, max([len(name), *map(len, map(text, shown))])) for name, text in texts.items()}
+    return texts | {"tiers": lambda one: str(len(one.tiers))} if has_tiers else texts
 
 
-def _table(attempt: AttemptListed, columns: dict[str, tuple[Callable[[CheckpointListed], str], int]]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, (_, width) in columns.items():
-        table.add_column(name, justify="left" if name in _WORDS else "right", min_width=width, no_wrap=True)
-    table.add_column("kept by" if any(one.kept_by is not None for one in attempt.checkpoints) else "")
+def _table(
+    attempt: AttemptListed, columns: Iterable[str], cells: Mapping[str, list[str]], widths: list[int]
+) -> Iterator[Segment]:
+    justify = [str.ljust if name in _WORDS else str.rjust for name in columns]
+
+    def line(row: Iterable[str]) -> str:
+        return "".join(f"{fit(cell, width)}  " for fit, cell, width in zip(justify, row, widths, strict=True))
+
+    last = "kept by" if any(one.kept_by is not None for one in attempt.checkpoints) else ""
+    yield Segment(f"{line(columns)}{last}".rstrip() + "\n", Style(bold=True))
     for one in attempt.checkpoints:
-        table.add_row(*(Text(text(one)) for text, _ in columns.values()), _state(one))
-    return table
+        state, style = _state(one)
+        yield Segment(line(cells[one.path]))
+        yield Segment(state + "\n", style)
 
 
 def _number(value: int | None) -> str:
     return "" if value is None else str(value)
 
 
-def _state(one: CheckpointListed) -> Text:
+def _state(one: CheckpointListed) -> tuple[str, Style]:
     if one.state == "damaged":
-        return Text(f"damaged: {one.problem}", "bold red")
+        return f"damaged: {one.problem}", Style(bold=True, color="red")
     words = [one.state] if one.state != "whole" else []
     if one.state == "whole" and not one.is_on_line:
         words.append("on no line")
     if one.kept_by is not None:
         words.append(", ".join(one.kept_by) or "no rule")
-    return Text("; ".join(words), "" if one.is_on_line else "dim")
+    return "; ".join(words), Style(dim=not one.is_on_line)

@@ -11,10 +11,10 @@ from resume_core.cli.prune.doomed import recorded_keep
 from resume_core.directory import open_lineage
 from resume_core.ends import finished_fit
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
-from resume_core.storage import Attempt, CheckpointRef, Lineage, Manifest, PastAttempt, Store, read_history
+from resume_core.storage import Attempt, Brief, CheckpointRef, Lineage, PastAttempt, Store, read_history
 from resume_core.storage.keeping import reasons
+from resume_core.storage.manifests import read_weights_brief
 from resume_core.storage.paths import parse_checkpoint_folder
-from resume_core.storage.read import read_weights_manifest
 from resume_core.storage.retention import line_entries
 
 __all__ = ["AttemptListed", "CheckpointListed", "Listing", "listing"]
@@ -117,6 +117,7 @@ def listing(
         names = look.names(attempt.name)
         shown = names if most is None else names[: max(most, 0)]
         most = None if most is None else most - len(shown)
+        lineage.tiers.read_ahead(attempt.name, shown)
         checkpoints = [look.checkpoint(CheckpointRef(attempt.name, name)) for name in shown]
         origin = attempt.restored_from
         found.append(
@@ -169,17 +170,17 @@ class _Look:
         tiers = self._lineage.tiers.committed(ref)
         try:
             if tiers:
-                return self._listed(self._lineage.read_manifest(ref), tiers, "whole")
+                return self._listed(self._lineage.read_brief(ref), tiers, "whole")
             if holding := self._lineage.tiers.with_weights(ref):
-                return self._listed(read_weights_manifest(holding[-1], ref), holding, "weights only")
+                return self._listed(read_weights_brief(holding[-1], ref), holding, "weights only")
         except CheckpointNotFoundError:  # deleted meanwhile
             return None
         except CorruptCheckpointError as error:
             return CheckpointListed(ref.path, "damaged", tiers=[store.url for store in tiers], problem=str(error))
         return None
 
-    def _listed(self, manifest: Manifest, tiers: list[Store], state: str) -> CheckpointListed:
-        header, ref = manifest.header, manifest.ref
+    def _listed(self, brief: Brief, tiers: list[Store], state: str) -> CheckpointListed:
+        header, ref = brief.header, brief.ref
         progress: Any = header.get("progress")
         place: Mapping[str, Any] = progress if isinstance(progress, dict) else {}
         branch = self._line.get(ref.attempt)
@@ -192,7 +193,7 @@ class _Look:
             batch=_number(place, "batch"),
             reason=_text(header, "reason"),
             time=_text(header, "time"),
-            size_bytes=sum(record.size_bytes for record in manifest.files),
+            size_bytes=brief.size_bytes,
             tiers=[store.url for store in tiers],
             is_on_line=state == "whole" and ref.attempt in self._line and before,
             kept_by=self._kept_by.get(ref.path),

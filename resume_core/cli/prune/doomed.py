@@ -111,12 +111,12 @@ class Prune:
         stays = (MODEL_FILE, WEIGHTS_FILE) if removal.thinned is not None else ()
         try:
             attempt, name = removal.folder.split("/")
-            manifest = self._view.read_manifest(CheckpointRef(attempt, name))
+            brief = self._view.read_brief(CheckpointRef(attempt, name))
         except ResumeError:  # thinned before, half-written or damaged
             return None, None, self._size(removal.folder, stays)
-        progress, time = manifest.header.get("progress"), manifest.header.get("time")
+        progress, time = brief.header.get("progress"), brief.header.get("time")
         step = progress.get("step") if isinstance(progress, dict) else None
-        size_bytes = sum(record.size_bytes for record in manifest.files if record.name not in stays)
+        size_bytes = sum(size_bytes for file, size_bytes in brief.sizes.items() if file not in stays)
         return step, time if isinstance(time, str) else None, size_bytes
 
     def _size(self, folder: str, stays: tuple[str, ...]) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from resume_core.errors import CorruptCheckpointError, ResumeError
-from resume_core.storage import Lineage, PastAttempt
+from resume_core.storage import CheckpointRef, Lineage, PastAttempt
+from resume_core.storage.manifests import read_weights_brief
 from resume_core.storage.paths import parse_checkpoint_folder
+from resume_core.storage.sealed import JsonMapping
 
 __all__ = ["LOSS", "Point", "points"]
 
@@ -57,22 +60,17 @@ def points(lineage: Lineage, attempt: str, past: PastAttempt | None) -> Iterator
                 yield from _point(attempt, progress.get("step"), name, value)
 
 
-def _headers(lineage: Lineage, attempt: str, names: list[str]) -> Iterator[dict[str, Any]]:
-    from resume_core.storage import CheckpointRef
-    from resume_core.storage.read import read_weights_manifest
-
-    for name in names:
-        ref = CheckpointRef(attempt, name)
+def _headers(lineage: Lineage, attempt: str, names: list[str]) -> Iterator[JsonMapping]:
+    lineage.tiers.read_ahead(attempt, names)
+    for ref in (CheckpointRef(attempt, name) for name in names):
         try:
-            yield dict(lineage.read_manifest(ref).header)
+            yield lineage.read_brief(ref).header
         except CorruptCheckpointError:
             continue
         except ResumeError:
             for store in lineage.tiers.with_weights(ref)[:1]:
-                try:
-                    yield dict(read_weights_manifest(store, ref).header)
-                except ResumeError:
-                    continue
+                with suppress(ResumeError):
+                    yield read_weights_brief(store, ref).header
 
 
 def _point(attempt: str, step: Any, name: Any, value: Any) -> Iterator[Point]:

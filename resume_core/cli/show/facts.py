@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,18 +9,17 @@ from typing import Any
 
 from resume_core.cli.source import Source, find
 from resume_core.cli.tensors import groups, tensors_of
+from resume_core.documents import STRUCTURE
 from resume_core.errors import CorruptCheckpointError
 from resume_core.storage import Manifest
 from resume_core.storage.paths import MODEL_FILE, join_key, parse_rank_file
-from resume_core.storage.read import read_file
 
 __all__ = ["Group", "Part", "Shown", "facts"]
 
-_STRUCTURE = "training.json"
 _WHAT = {
     MODEL_FILE: ("weights", "weights and buffers, usable alone"),
     "training.safetensors": ("training", "optimizer, schedulers, callbacks, loops"),
-    _STRUCTURE: ("structure", "what is around the tensors"),
+    STRUCTURE: ("structure", "what is around the tensors"),
     "extras.json": ("extras", "for exports alone"),
 }
 _RANKS = "ranks"
@@ -172,8 +170,7 @@ def _tensors(source: Source, problems: list[str]) -> tuple[int, list[Group]] | N
     if source.is_thinned:
         return None
     try:
-        structure = _structure(source)
-        parts = {part: tensors_of(structure[part], source.ref.path) for part in ("model", "training")}
+        parts = {part: tensors_of(source.structure[part], source.ref.path) for part in ("model", "training")}
     except CorruptCheckpointError as error:
         problems.append(str(error))
         return None
@@ -185,16 +182,6 @@ def _tensors(source: Source, problems: list[str]) -> tuple[int, list[Group]] | N
         if num
     ]
     return number, found
-
-
-def _structure(source: Source) -> dict[str, Any]:
-    """See `Source.structure`; without torch, which would take longer than all the rest."""
-    path = f"{source.ref.path}/{_STRUCTURE}"
-    try:
-        found = json.loads(bytes(read_file(source.stores, source.ref, source.manifest.file(_STRUCTURE))))
-        return {part: found[part] for part in ("model", "training")}
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise CorruptCheckpointError(f"{path} cannot be understood: {error!r}", path=path) from error
 
 
 def _whole(tensors: Sequence[Any]) -> tuple[int, int]:

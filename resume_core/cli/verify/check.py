@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from resume_core.cli.names import open_named
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.naming import absence, is_latest, nothing_left, resolve, select
 from resume_core.storage import CheckpointRef, FileReader, Lineage, Manifest, Store
-from resume_core.storage.read import read_manifest, read_weights_manifest
+from resume_core.storage.manifests import read_manifest, read_weights_manifest
 
 __all__ = ["Copy", "copies"]
 
@@ -74,31 +74,32 @@ def copies(
     """
     lineage, name = open_named(url, name, scratch, options)
     damaged = lineage.damaged()
-    found = list(_all(lineage))
-    if name:
-        meant = _meant(lineage, name)
-        found = [copy for copy in found if copy.ref.path in meant]
-        if not found:
-            raise absence(lineage, name)
+    seen = lineage.glance()
+    # a glance is for finding them: it remembers what it has read, and what was deleted since would look damaged
+    plain = dict(zip(seen.tiers.stores, lineage.tiers.stores, strict=True))
+    refs = _meant(seen, name) if name else _all(seen)
+    found = [replace(copy, store=plain[copy.store]) for ref in refs for copy in _copies(seen, ref)]
+    if not found and name:
+        raise absence(lineage, name)
     if not found and not damaged:
         raise CheckpointNotFoundError(nothing_left(lineage), path=lineage.store.url)
     return found, damaged
 
 
-def _meant(lineage: Lineage, name: str) -> set[str]:
-    """Paths: the newest where that is asked for, else of all that the name fits."""
-    if is_latest(name):
-        return {resolve(lineage, name, thinned=True).path}
-    return {ref.path for ref in select(lineage, name)}
+def _meant(lineage: Lineage, name: str) -> Iterable[CheckpointRef]:
+    """The newest where that is asked for, else all that the name fits."""
+    return [resolve(lineage, name, thinned=True)] if is_latest(name) else select(lineage, name)
 
 
-def _all(lineage: Lineage) -> Iterator[Copy]:
-    seen = lineage.glance()
-    # a glance is for finding them: it remembers what it has read, and what was deleted since would look damaged
-    plain = dict(zip(seen.tiers.stores, lineage.tiers.stores, strict=True))
-    for attempt in reversed(seen.attempts()):
-        for ref in seen.checkpoints(attempt.name):
-            found = seen.tiers.committed(ref)
-            yield from (Copy(CheckpointRef(ref.attempt, ref.name), plain[store]) for store in found)
-        for ref, _ in seen.weights(attempt.name):
-            yield from (Copy(ref, plain[store], weights_only=True) for store in seen.tiers.with_weights(ref))
+def _all(lineage: Lineage) -> Iterator[CheckpointRef]:
+    for attempt in reversed(lineage.attempts()):
+        yield from lineage.checkpoints(attempt.name)
+        yield from (ref for ref, _ in lineage.weights(attempt.name))
+
+
+def _copies(lineage: Lineage, ref: CheckpointRef) -> Iterator[Copy]:
+    place = CheckpointRef(ref.attempt, ref.name)
+    if stores := lineage.tiers.committed(ref):
+        yield from (Copy(place, store) for store in stores)
+    else:
+        yield from (Copy(place, store, weights_only=True) for store in lineage.tiers.with_weights(ref))

@@ -1,4 +1,7 @@
-"""Strict JSON: what :func:`dumps` writes is what :func:`loads` takes, and nothing else (RFC 8259, no NaN)."""
+"""Strict JSON: what :func:`dumps` writes is what :func:`loads` takes, and nothing else (RFC 8259, no NaN).
+
+Without torch, so that commands which look at what is around the tensors start at once.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import math
 from typing import Any
 
 from resume_core.errors import CorruptCheckpointError
+
+__all__ = ["dumps", "loads"]
 
 
 def dumps(structure: Any) -> bytes:

@@ -1,0 +1,38 @@
+"""JSON files of a checkpoint, beside its tensors; without torch, so that commands which look at them start at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from resume_core.errors import CorruptCheckpointError
+from resume_core.storage import CheckpointRef, Manifest, Store, read_file
+from resume_core.text import loads
+
+__all__ = ["STRUCTURE", "read_document"]
+
+STRUCTURE = "training.json"
+"""The structures of the parts of a state that are the same on all ranks, or nearly so."""
+
+
+def read_document(
+    stores: Sequence[Store], ref: CheckpointRef, manifest: Manifest, name: str, keys: set[str]
+) -> dict[str, Any]:
+    """A file of a checkpoint that holds a JSON object.
+
+    Args:
+        stores: those that may hold it, nearest first.
+        ref: the checkpoint.
+        manifest: its manifest.
+        name: of the file.
+        keys: that it has.
+
+    Raises:
+        CorruptCheckpointError: the file is damaged, or is something else.
+        OSError: no store that holds it can be read.
+    """
+    path = f"{ref.path}/{name}"
+    document = loads(bytes(read_file(stores, ref, manifest.file(name))), path=path)
+    if not isinstance(document, dict) or not keys <= document.keys():
+        raise CorruptCheckpointError(f"{path} lacks the structure it is for", path=ref.path)
+    return document
