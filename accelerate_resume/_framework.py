@@ -56,9 +56,9 @@ class AcceleratorFramework:
         self.tracker: Tracker = ScriptTracker(
             self._reach,
             self._arrive,
-            self._strand,
-            self.rests.end,
-            self._evaluate,
+            stranded=self._strand,
+            resumes=self.rests.end,
+            evaluates=self._evaluate,
             is_foreign=lambda: self._accelerated.iterates_unknown,
             given=lambda batch: self.observer.batch(batch),
         )
@@ -217,7 +217,7 @@ class AcceleratorFramework:
 
     def _reach(self, ends_epoch: bool, is_last: bool) -> None:
         self._ends_epoch, self._is_last = ends_epoch, is_last
-        if self.tracker.is_uneven:
+        if ends_epoch and self.tracker.is_uneven:  # else the ranks have come here alike
             counts = self.tracker.counts
             mine = [counts.step, counts.batch]
             counts.step, counts.batch = self.ranks.agree("the end of an epoch", mine, lambda all_: [*map(max, *all_)])

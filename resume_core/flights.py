@@ -61,7 +61,7 @@ class Flight(Generic[_Load]):
     @property
     def has_ended(self) -> bool:
         """Whether a job has ended on this rank and was not concluded."""
-        return self._ended is not None or self.writer.has_ended
+        return self.load is not None and (self._ended is not None or self.writer.has_ended)
 
     def outcome(self) -> Outcome:
         """How it stands on this rank."""

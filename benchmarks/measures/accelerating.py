@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -60,11 +60,11 @@ class Loop:
     Args:
         directory: of the plugin; None: without one.
         is_seeded: whether the loader is resumable without a plugin.
-        clocks: of the loader's iterator, of ``backward``, and of the optimizer's hooks.
+        clocks: of the loader's iterator, of ``backward``, and of the optimizer's hooks before and after a step.
     """
 
     def __init__(
-        self, directory: str | None = None, *, is_seeded: bool = False, clocks: tuple[Added, Added, Added] | None = None
+        self, directory: str | None = None, *, is_seeded: bool = False, clocks: Sequence[Added] | None = None
     ) -> None:
         accelerator = self.accelerator = Accelerator(cpu=True)
         if clocks is not None:
@@ -79,8 +79,10 @@ class Loop:
         if is_seeded:
             ResumableLoader(self.loader.base_dataloader, key=KEY, slot=0)
         if clocks is not None:
-            hooks = optimizer._optimizer_step_post_hooks
-            hooks.update({number: clocks[2].outside(hook) for number, hook in hooks.items()})
+            for clock, hooks in zip(
+                clocks[2:], (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks), strict=True
+            ):
+                hooks.update({number: clock.outside(hook) for number, hook in hooks.items()})
 
     def __call__(self, iterate: Callable[[Any], Iterator[Any]] = iter) -> float:
         """CPU microseconds of the training thread a step, after the warm ones."""
@@ -105,7 +107,7 @@ def _in_run(work: Callable[[str], float]) -> float:
 
 def _direct_us(directory: str) -> float:
     """Microseconds a step inside of what the plugin adds."""
-    fetch, *others = clocks = Added(time.thread_time), Added(time.thread_time), Added(time.thread_time)
+    fetch, *others = clocks = [Added(time.thread_time) for _ in range(4)]
 
     def clocked(loader: Any) -> Iterator[Any]:
         iterator = iter(loader)

@@ -156,6 +156,6 @@ def _one_number(loss: Any) -> Any:
     """A float, or, where that would wait for a GPU, a tensor of its own that holds it."""
     if not isinstance(loss, torch.Tensor):
         return float(loss)
-    if loss.numel() != 1:
+    if loss.ndim and loss.numel() != 1:
         loss = loss.detach().float().mean()
     return loss.item() if loss.is_cpu else loss.detach().clone()
