@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from resume_core.storage.manifest import CheckpointRef, Manifest
-from resume_core.storage.sealed import JsonMapping
+from resume_core.storage.repeated import Repeated
+from resume_core.storage.sealed import JsonMapping, parse
 
 __all__ = ["Brief"]
 
 _LEFT_OUT = frozenset({"config", "provenance", "preamble", "evidence"})  # nearly all of a header
+_CONFIG = Repeated("config", 2, partial(parse, path="config"))  # nearly all of that, and the same all along a run
 
 
 @dataclass(frozen=True)
@@ -52,4 +55,4 @@ class Brief:
         Raises:
             CorruptCheckpointError: it was altered, is of a newer format, or says something impossible.
         """
-        return cls.of(Manifest.from_bytes(data, path=path, kind=kind))
+        return cls.of(Manifest.from_bytes(data, path=path, kind=kind, without=_CONFIG))

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from resume_core.errors import CorruptCheckpointError
 from resume_core.storage.digest import ALGORITHM, is_digest, num_chunks
 from resume_core.storage.paths import is_data_file, join_key, parse_attempt_folder, parse_checkpoint_folder
+from resume_core.storage.repeated import Repeated
 from resume_core.storage.sealed import FORMAT_VERSION, Fields, JsonMapping, check_seal, seal, unseal
 
 __all__ = ["CheckpointRef", "FileRecord", "Manifest", "Part"]
@@ -213,13 +214,13 @@ class Manifest:
         return seal(kind, {**plain, "files": _records(self.files)})
 
     @classmethod
-    def from_bytes(cls, data: bytes, *, path: str, kind: str = "manifest") -> Manifest:
-        """Read a manifest; ``path`` names it in messages. ``kind`` as for `to_bytes`.
+    def from_bytes(cls, data: bytes, *, path: str, kind: str = "manifest", without: Repeated | None = None) -> Manifest:
+        """Read a manifest; ``path`` names it in messages. ``kind`` as for `to_bytes`, ``without`` as for `unseal`.
 
         Raises:
             CorruptCheckpointError: it was altered, is of a newer format, or says something impossible.
         """
-        fields = unseal(kind, data, path)
+        fields = unseal(kind, data, path, without=without)
         place = (fields.text("attempt"), fields.text("checkpoint"))
         counts = (fields.count("serial"), fields.count("world_size"))
         rest = (_read_records(fields), fields.mapping("header"), fields.text("digest"))

@@ -24,8 +24,9 @@ from typing import Any, NoReturn
 
 from resume_core.errors import CorruptCheckpointError
 from resume_core.storage.digest import ALGORITHM, digest
+from resume_core.storage.repeated import Repeated
 
-__all__ = ["FORMAT_VERSION", "Fields", "JsonMapping", "check_plain", "check_seal", "seal", "unseal"]
+__all__ = ["FORMAT_VERSION", "Fields", "JsonMapping", "check_plain", "check_seal", "parse", "seal", "unseal"]
 
 FORMAT_VERSION = 1
 """The format this release writes and reads."""
@@ -99,19 +100,20 @@ def check_seal(data: bytes, path: str) -> None:
         )
 
 
-def unseal(kind: str, data: bytes, path: str) -> Fields:
+def unseal(kind: str, data: bytes, path: str, *, without: Repeated | None = None) -> Fields:
     """The fields of a sealed file, after its seal was checked.
 
     Args:
         kind: the kind the file must be of.
         data: the whole file.
         path: where it lies, for messages.
+        without: a member that is not wanted, and empty then.
 
     Raises:
         CorruptCheckpointError: any byte was altered, it is of another kind or format, or is not strict JSON.
     """
     check_seal(data, path)
-    fields = Fields(_parse(data, path), path)
+    fields = Fields(parse(without.without(data) if without else data, path), path)
     version = fields.count("format")
     if version > FORMAT_VERSION:
         fields.fail(f"it has format {version}, this release reads format {FORMAT_VERSION}: upgrade exact-resume")
@@ -125,7 +127,16 @@ def unseal(kind: str, data: bytes, path: str) -> Fields:
     return fields
 
 
-def _parse(data: bytes, path: str) -> object:
+def parse(data: bytes, path: str) -> object:
+    """A value of strict JSON.
+
+    Args:
+        data: its text.
+        path: where that lies, for messages.
+
+    Raises:
+        CorruptCheckpointError: it is not strict JSON, or nested deeper than 100 levels.
+    """
     try:
         value = json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite_float)
         # text with so few brackets is not nested deeper
@@ -211,7 +222,7 @@ class Fields:
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of strings."""
         values = self._list(name)
-        return tuple(values) if all(isinstance(v, str) for v in values) else self._wrong(name, "a list of strings")
+        return tuple(values) if {str}.issuperset(map(type, values)) else self._wrong(name, "a list of strings")
 
     def mapping(self, name: str) -> dict[str, Any]:
         """An object, as a plain dict."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from resume_core.cli.prune.doomed import recorded_keep
@@ -87,8 +87,9 @@ class Listing:
     damaged: list[str]
 
     def as_json(self) -> dict[str, Any]:
-        """Strict JSON."""
-        return asdict(self)
+        """Strict JSON. Nothing in it is copied: there may be thousands of checkpoints."""
+        attempts = [vars(one) | {"checkpoints": [vars(each) for each in one.checkpoints]} for one in self.attempts]
+        return vars(self) | {"attempts": attempts}
 
 
 def listing(

@@ -145,7 +145,7 @@ class Prune:
             "attempt": self.attempt,
             "keep": asdict(self.keep),
             "freed_bytes": sum(one.size_bytes for one in self.doomed),
-            "doomed": [asdict(one) for one in self.doomed],
+            "doomed": [vars(one) for one in self.doomed],
             "stays": [{"path": path, "kept_by": rules} for path, rules in self.stays],
             "odd": self.odd,
             "alive_s": self.alive_s,
