@@ -1,8 +1,8 @@
 """A part that is the same text in most files of one kind, as the configuration of a run is in its manifests.
 
 It is parsed once, and then told by its bytes. In place of it an empty object is parsed, which says as much of the text
-around it: where one whole object stands, another may, and nowhere else. A text that only looks like the beginning of such a
-member would stand inside a string, and that string would hold a bare line break, which strict JSON does not have.
+around it: where one whole object stands, another may, and nowhere else. A text that only looks like the beginning of
+such a member would stand inside a string, and that would hold a bare line break, which strict JSON does not have.
 """
 
 from __future__ import annotations
