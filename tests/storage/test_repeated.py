@@ -1,4 +1,4 @@
-"""A member that is the same in thousands of files is parsed once, and no file is taken that would be refused with it."""
+"""A member that is the same in thousands of files is parsed once, and what would be refused with it is refused."""
 
 from __future__ import annotations
 
