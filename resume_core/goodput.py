@@ -2,6 +2,10 @@
 
 *Goodput* is the time in steps that were kept, as a share of the wall time: from the first start of the run until it was
 heard of last, the hours between two attempts included. What was trained and not kept was trained again.
+
+An attempt that was killed was *heard of last* when it wrote its history or took a checkpoint, whichever was later. What
+it did after that is not known to anybody, so its times are the least that they can be: too short by a tenth of the
+attempt's age, and never by more than a minute (see `resume_core.history`).
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from resume_core.errors import CorruptCheckpointError, ResumeError
-from resume_core.storage import CheckpointRef, Lineage, PastAttempt, read_history, relatives
+from resume_core.storage import CheckpointRef, Lineage, PastAttempt, read_heard, relatives
 
 __all__ = ["Account", "Share", "account", "read_histories"]
 
@@ -84,7 +88,7 @@ def read_histories(lineage: Lineage, attempt: str, log: logging.Logger) -> list[
     found = list[PastAttempt]()
     for name in names:
         try:
-            past = read_history(lineage.store, name)
+            past = read_heard(lineage, name)
             if past is not None:
                 _wall_s(past, past)
                 found.append(past)
@@ -155,7 +159,8 @@ def _share(lineage: Lineage, past: PastAttempt, branch: CheckpointRef | None, *,
 def _newest_durable(past: PastAttempt) -> tuple[float, int]:
     """Seconds of training, and batches of the run, that the newest save of an attempt holds."""
     # that it has ended is told at the boundary after it, which a script that ends at once does not reach
-    is_durable = [save for save in past.saves if "durable_s" in save and save.get("end") != "failed"]
+    ends = ((save, save.get("end")) for save in past.saves)
+    is_durable = [save for save, end in ends if end == "durable" or ("durable_s" in save and end != "failed")]
     saves = [save for save in is_durable if "trained_s" in save]
     return (float(saves[-1]["trained_s"]), int(saves[-1]["batch"])) if saves else (0.0, 0)
 

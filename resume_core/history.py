@@ -1,9 +1,10 @@
 """What became of each attempt: when it ran, how far it came, its saves with their timings, what ended it.
 
-Each attempt has one small file beside its checkpoints, ``history.json``, which rank 0 writes anew once a minute, when
-saves have ended, and at the end. It is a report and no part of the state: a run whose history cannot be written trains
-on, and one whose history is lost resumes as it did. An attempt that was killed says nothing at its end; its file is
-then at most a minute old.
+Each attempt has one small file beside its checkpoints, ``history.json``, which rank 0 writes anew whenever the attempt
+has become a tenth older, at most every five seconds and at least once a minute, when saves have ended, and at the end.
+It is a report and no part of the state: a run whose history cannot be written trains on, and one whose history is lost
+resumes as it did. An attempt that was killed says nothing at its end; what it leaves then lacks a tenth of its time,
+and never more than a minute, as long as batches follow one another so fast.
 
 Times are seconds. *Trained* is the time from the first batch on without what saves have kept training waiting.
 """
@@ -32,7 +33,9 @@ from resume_core.storage import Attempt, Store, put_history
 __all__ = ["History"]
 
 PERIOD_S = 60.0
-"""Between two writes, while nothing else happens."""
+"""Between two writes, while nothing else happens; less while the attempt is young."""
+
+_SHORTEST_S, _OF_AGE = 5.0, 0.1
 
 _SOON_S = 5.0  # after a save has ended: frequent saves are told of together
 _MAX_SAVES = 500  # the newest, one by one; of older ones the sum
@@ -241,7 +244,8 @@ class History:
         put = self._put
         if put is None or (self._writing is not None and self._writing.is_alive()):
             return
-        self._due_s = self._clock() + PERIOD_S
+        now_s = self._clock()
+        self._due_s = now_s + min(max((now_s - self._start_s) * _OF_AGE, _SHORTEST_S), PERIOD_S)
         is_over, fields = fields is not None, fields or self._fields()
         thread = threading.Thread(target=self._run, args=(put, fields), name="exact-resume-history", daemon=True)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import logging
 import shutil
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from scratches import killed_before_promotion, promotions_fail
@@ -23,7 +24,7 @@ from resume_core.history import History
 from resume_core.policy import Preemption, SaveEvery
 from resume_core.session import Session
 from resume_core.state import Ending, Progress
-from resume_core.storage import Lineage, open_store, put_history, read_history, seal
+from resume_core.storage import Lineage, open_store, put_history, read_heard, read_history, seal
 
 LOG = logging.getLogger("test")
 EVERY_2 = SaveEvery(steps=2, minutes=None)
@@ -423,3 +424,62 @@ def test_the_names_of_the_file_are_ours(tmp_path, start):
     run.session.end()
     assert not left.exists()  # cleaned at the next start
     assert (first / "history.json").exists()
+
+
+def written_last(directory, ago_s, **fields):
+    """The history of the newest attempt as it was so many seconds ago, after one batch and no save."""
+    found = lineage(directory)
+    then = (datetime.now(timezone.utc) - timedelta(seconds=ago_s)).isoformat(timespec="milliseconds")
+    told = {**TOLD, "started": then, "first_batch_s": 0.5, "seen": {**SEEN, "time": then}, **fields}
+    put_history(found.store, found.newest().name, {**told, "attempt": found.newest().name})
+    return found, found.newest().name
+
+
+def test_a_killed_attempt_was_heard_of_when_it_saved_last(directory, start):
+    run = start(directory, save=EVERY_2)
+    run.session._history._begun_s = run.session._history._start_s - 50
+    stop(run.train(5), killed=True)
+    found, attempt = written_last(directory, 100)
+    heard, told = read_heard(found, attempt), read_history(found.store, attempt)
+    (newest, *_) = found.checkpoints(attempt)
+    header = found.read_manifest(newest).header
+    assert heard.seen == header["time"] > told.seen
+    assert heard.up_s == pytest.approx(100, abs=3)
+    assert heard.trained_s == header["trained_s"] > 1.0
+    assert heard.at == {"step": 4, "batch": 4, "epoch": 0}
+    assert [(save["path"], save["batch"]) for save in heard.saves] == [(newest.path, 4)]
+    sums = account(found, attempt, LOG)
+    assert sums.wall_s == pytest.approx(100, abs=3)
+    assert (sums.shares[0].kept_s, sums.shares[0].lost_batches) == (header["trained_s"], 0)
+
+
+def test_one_that_has_said_how_it_ended_has_said_when(directory, start):
+    stop(start(directory, save=EVERY_2).train(5))
+    found, attempt = written_last(directory, 100, cause="failed")
+    assert read_heard(found, attempt) == read_history(found.store, attempt)
+
+
+@pytest.mark.parametrize("what", ["newer", "header"])
+def test_a_checkpoint_that_tells_nothing_newer_changes_nothing(directory, start, what, monkeypatch):
+    run = start(directory, save=EVERY_2)
+    if what == "header":
+        plain = run.session._header
+        monkeypatch.setattr(run.session, "_header", lambda *each: plain(*each) | {"time": "then"})
+    stop(run.train(5), killed=True)
+    found, attempt = written_last(directory, -100 if what == "newer" else 100)
+    assert read_heard(found, attempt) == read_history(found.store, attempt)
+
+
+def test_a_young_attempt_writes_more_often():
+    now, written = [0.0], []
+    history = History(LOG, clock=lambda: now[0])
+    history._put = lambda fields: written.append(now[0])
+    for second in range(1, 2000):
+        now[0] = float(second)
+        history.at(Progress(step=second, batch=second))
+        history._writing.join()
+    gaps = [after - before for before, after in itertools.pairwise(written)]
+    assert gaps[:5] == [5.0] * 5
+    assert max(gaps) == 60.0
+    assert all(gap <= max(5, before * 0.1 + 1) for gap, before in zip(gaps, written, strict=False))
+    assert len(written) < 70

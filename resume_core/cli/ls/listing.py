@@ -11,7 +11,7 @@ from resume_core.cli.prune.doomed import recorded_keep
 from resume_core.directory import open_lineage
 from resume_core.ends import finished_fit
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
-from resume_core.storage import Attempt, Brief, CheckpointRef, Lineage, PastAttempt, Store, read_history
+from resume_core.storage import Attempt, Brief, CheckpointRef, Lineage, PastAttempt, Store, read_heard
 from resume_core.storage.keeping import reasons
 from resume_core.storage.manifests import read_weights_brief
 from resume_core.storage.paths import parse_checkpoint_folder
@@ -161,7 +161,7 @@ class _Look:
 
     def history(self, attempt: str) -> Mapping[str, Any] | None:
         try:
-            past = read_history(self._lineage.store, attempt)
+            past = read_heard(self._lineage, attempt)
         except CorruptCheckpointError:
             return None
         return None if past is None else _told(past)

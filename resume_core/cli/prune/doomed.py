@@ -17,7 +17,7 @@ from resume_core.ends import finished_fit
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from resume_core.history import PERIOD_S
 from resume_core.policy import Keep, as_policy
-from resume_core.storage import Attempt, CheckpointRef, Lineage, Pruned, read_history
+from resume_core.storage import Attempt, CheckpointRef, Lineage, Pruned, read_heard
 from resume_core.storage.keeping import Entry, judge, reasons
 from resume_core.storage.paths import MODEL_FILE, WEIGHTS_FILE, is_checkpoint_file, join_key
 from resume_core.storage.retention import Removal, outlook, remove
@@ -186,7 +186,7 @@ def _stays(line: tuple[Entry, ...], keep: Keep) -> Iterator[tuple[str, list[str]
 
 def _alive_s(view: Lineage, attempt: Attempt) -> float | None:
     try:
-        past = read_history(view.store, attempt.name)
+        past = read_heard(view, attempt.name)
         if past is None or past.cause is not None:
             return None
         ago = datetime.now(timezone.utc) - datetime.fromisoformat(past.seen)

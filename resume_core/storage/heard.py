@@ -1,0 +1,86 @@
+"""When an attempt was heard of last: by its history, or by a checkpoint that it has committed since that was written.
+
+An attempt that was killed has said nothing at its end, and its history is as old as the last time it was written. Its
+newest checkpoint may be newer, and says when it was taken, how far training had come, and for how long it had trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
+from resume_core.storage.histories import PastAttempt, read_history
+from resume_core.storage.lineage import Lineage
+from resume_core.storage.manifest import CheckpointRef, Manifest
+from resume_core.storage.paths import parse_checkpoint_folder
+
+__all__ = ["read_heard"]
+
+_MOST_LOOKED_AT = 3  # a save in flight has a folder and no manifest
+
+
+def read_heard(lineage: Lineage, attempt: str) -> PastAttempt | None:
+    """The history of an attempt, brought up to its newest checkpoint where it ended without a word.
+
+    Args:
+        lineage: of the run.
+        attempt: its folder.
+
+    Returns:
+        None when it left no history, as attempts that were killed at once do.
+
+    Raises:
+        CorruptCheckpointError: the history was altered, or says something impossible.
+        OSError: the store cannot be read.
+    """
+    past = read_history(lineage.store, attempt)
+    newest = None if past is None or past.cause is not None else _newest(lineage, attempt)
+    if past is None or newest is None:
+        return past
+    try:
+        return _brought_up(past, newest.ref.path, newest.header)
+    except (KeyError, TypeError, ValueError):  # a manifest somebody has made
+        return past
+
+
+def _newest(lineage: Lineage, attempt: str) -> Manifest | None:
+    """The committed checkpoint of the greatest step; those of one attempt come in that order."""
+    names = sorted(lineage.names(attempt), key=lambda name: parse_checkpoint_folder(name) or (0, 0), reverse=True)
+    for name in names[:_MOST_LOOKED_AT]:
+        try:
+            return lineage.read_manifest(CheckpointRef(attempt, name))
+        except (CheckpointNotFoundError, CorruptCheckpointError):
+            continue
+    return None
+
+
+def _brought_up(past: PastAttempt, path: str, header: Mapping[str, Any]) -> PastAttempt:
+    later_s = (datetime.fromisoformat(header["time"]) - datetime.fromisoformat(past.seen)).total_seconds()
+    if later_s <= 0:  # one of before, or one of an earlier attempt that this one has adopted
+        return past
+    progress, trained_s = header["progress"], float(header["trained_s"])
+    at = {name: int(progress[name]) for name in ("step", "batch", "epoch")}
+    if not 0 <= trained_s <= past.up_s + later_s:
+        return past
+    return replace(
+        past,
+        seen=str(header["time"]),
+        up_s=past.up_s + later_s,
+        trained_s=max(past.trained_s, trained_s),
+        at=at if at["batch"] >= past.at["batch"] else past.at,
+        saves=_with_save(past, path, header, trained_s, at["batch"]),
+    )
+
+
+def _with_save(
+    past: PastAttempt, path: str, header: Mapping[str, Any], trained_s: float, batch: int
+) -> tuple[Mapping[str, Any], ...]:
+    """Its saves, that one among them, which has ended well."""
+    facts = {"path": path, "reason": str(header.get("reason") or ""), "time": str(header["time"])}
+    facts |= {"trained_s": trained_s, "batch": batch, "end": "durable"}
+    if any(save["path"] == path for save in past.saves):
+        return tuple({**facts, **save, "end": "durable"} if save["path"] == path else save for save in past.saves)
+    return (*past.saves, facts)
