@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from resume_core.capture.as_saved import goes_on_as_saved
 from resume_core.capture.runconfig import Accepted, Difference, as_seen_by, check, idle_names, idle_text, table
 from resume_core.checkpointer import Checkpointer
 from resume_core.errors import (
@@ -45,8 +46,6 @@ __all__ = [
 _T = TypeVar("_T")
 _DAMAGE, _GONE = "damage", "gone"
 _THREADS = "environment.threads"
-_AS_SAVED = "the seed and the settings of optimizers and schedulers go on as they were saved all the same"
-_GO_ON_AS_SAVED = ("seed", "optimizer")  # first words of such names; functions of a schedule are in no state
 
 
 @dataclass(frozen=True)
@@ -245,15 +244,20 @@ def warn_of_names(changes: Changes, known: set[str], log: logging.Logger) -> Non
 def report(accepted: Accepted, log: logging.Logger) -> None:
     """Say which differences were accepted, and why."""
     warned = 'the run differs from its checkpoint (Changes(otherwise="warn")):\n%s'
+    kept = "accepted, and not applied: the run goes on with the saved values of these (see the docs of `changes`):\n%s"
+    not_applied = tuple(d for d in (*accepted.allowed, *accepted.warned) if goes_on_as_saved(d.name))
+    applied = tuple(d for d in accepted.allowed if d not in not_applied)
+    hopes = any(d.name != "seed" for d in not_applied)  # another seed at each start is nothing to be told of
     inexact = (
         "from here on the run may not be what it would have been, bit for bit: it goes on, and since its checkpoint "
         "these have changed:\n%s"
     )
     others = tuple(difference for difference in accepted.info if difference not in accepted.inexact)
     for level, text, differences in (
-        (logging.WARNING, warned, accepted.warned),
+        (logging.WARNING, warned, tuple(d for d in accepted.warned if d not in not_applied)),
+        (logging.WARNING if hopes else logging.INFO, kept, not_applied),
         (logging.WARNING, inexact, accepted.inexact),
-        (logging.INFO, f"changes that were allowed ({_AS_SAVED}):\n%s", accepted.allowed),
+        (logging.INFO, "changes that were allowed:\n%s", applied),
         (logging.INFO, "other differences, for your information:\n%s", others),
     ):
         if differences:
@@ -313,7 +317,7 @@ def restore_threads(accepted: Accepted, log: logging.Logger) -> None:
 def consequences(accepted: Accepted) -> list[str]:
     """Names of accepted changes that alter what is computed: all but settings that go on as they were saved."""
     decisive = (*accepted.allowed, *accepted.warned)
-    return [d.name for d in decisive if d.name.partition(".")[0] not in _GO_ON_AS_SAVED]
+    return [d.name for d in decisive if not goes_on_as_saved(d.name)]
 
 
 def is_same_machine(accepted: Accepted) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+from resume_core.capture.as_saved import goes_on_as_saved
 from resume_core.capture.exactness import ends_exactness
 from resume_core.capture.facts_version import is_new
 from resume_core.columns import aligned, pair
@@ -102,9 +103,13 @@ class Accepted:
         return tuple(d for d in self.info if d.is_two_sided and ends_exactness(d.name, d.saved, d.current))
 
     def record(self) -> list[dict[str, Any]]:
-        """What an attempt keeps of it, as plain JSON: ``as_dict`` of each, and as what it was accepted."""
+        """What an attempt keeps of it, as plain JSON: ``as_dict`` of each, as what it was accepted, and if applied."""
         kinds = {"allowed": self.allowed, "warned": self.warned, "inexact": self.inexact}
-        return [d.as_dict() | {"accepted_as": kind} for kind, differences in kinds.items() for d in differences]
+        return [
+            d.as_dict() | {"accepted_as": kind, "is_applied": not goes_on_as_saved(d.name)}
+            for kind, differences in kinds.items()
+            for d in differences
+        ]
 
 
 def as_seen_by(rank: int, saved: RunConfig, current: RunConfig) -> RunConfig:

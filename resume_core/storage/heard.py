@@ -79,7 +79,7 @@ def _with_save(
     past: PastAttempt, path: str, header: Mapping[str, Any], trained_s: float, batch: int
 ) -> tuple[Mapping[str, Any], ...]:
     """Its saves, that one among them, which has ended well."""
-    facts = {"path": path, "reason": str(header.get("reason") or ""), "time": str(header["time"])}
+    facts: dict[str, Any] = {"path": path, "reason": str(header.get("reason") or ""), "time": str(header["time"])}
     facts |= {"trained_s": trained_s, "batch": batch, "end": "durable"}
     if any(save["path"] == path for save in past.saves):
         return tuple({**facts, **save, "end": "durable"} if save["path"] == path else save for save in past.saves)

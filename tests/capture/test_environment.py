@@ -86,6 +86,7 @@ def test_another_machine_is_a_warning_that_names_both_and_blocks_nothing(caplog)
     assert "environment.host" not in warning
     assert accepted.record() == [
         {"name": "environment.cpu", "severity": "info", "saved": "EPYC", "current": "Xeon", "accepted_as": "inexact"}
+        | {"is_applied": True}
     ]
 
 

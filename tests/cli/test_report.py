@@ -65,7 +65,8 @@ def test_attempts_with_what_they_lost_and_what_was_trained_again(run):
     assert [each["lost_batches"] for each in (one, two, three, four)] == [30, 10, 40, 0]
     assert found["lost_s"] == pytest.approx(80 * 1.5)
     assert (two["cause"], two["why"], one["cause"]) == ("preempted", "SIGTERM", "killed")
-    assert two["accepted"] == [{"name": "seed", "severity": "run", "saved": 7, "current": 1007}]
+    seed = {"name": "seed", "severity": "run", "saved": 7, "current": 1007}
+    assert two["accepted"] == [{**seed, "is_applied": False}]  # told by its name, as an older attempt.json does not say
     assert (four["check"]["verdict"], one["check"]) == ("same", None)
     assert found["interruptions"] == 3
     assert 0 < found["goodput"] < 1
@@ -89,6 +90,13 @@ def test_points_come_from_checkpoints_and_from_histories(run):
 
     losses = [point for point in points(lineage, attempt, Past()) if point.name == "loss"]
     assert [(point.step, point.value) for point in losses] == [(1, 2.5), (3, 1.5)]
+
+
+def test_the_page_marks_what_was_accepted_and_is_not_applied(page):
+    text = " ".join(Reader(page).text)
+    assert "the run goes on with" in text
+    assert "the saved value" in text
+    assert "what this start had" not in text
 
 
 def test_the_page_needs_nothing_else(page):

@@ -69,9 +69,15 @@ def test_a_change_that_is_allowed_by_name_goes_on_and_is_recorded(saved, change,
     }
     _, trainer = saved(**arguments(), changes=Changes(allow=(name,)))
     assert trainer.current_epoch == 2
-    assert any("changes that were allowed" in message and name in message for message in messages())
+    is_applied = change == "batch size"
+    said = "changes that were allowed" if is_applied else "accepted, and not applied: the run goes on with the saved"
+    assert any(said in message and name in message for message in messages())
     attempt = json.loads(next((tmp_path / "run").glob("attempt-0002-*/attempt.json")).read_text())
-    assert [(d["name"], d["accepted_as"]) for d in attempt["info"]["accepted"]] == [(name, "allowed")]
+    (told,) = attempt["info"]["accepted"]
+    assert (told["name"], told["accepted_as"], told["is_applied"]) == (name, "allowed", is_applied)
+    if change == "learning rate":
+        group = trainer.optimizers[0].param_groups[0]
+        assert group["initial_lr"] == told["saved"] != told["current"]
     restored = tmp_path / "run" / attempt["restored_from"]["attempt"] / attempt["restored_from"]["name"]
     assert attempt["info"]["restored_digest"] == manifests[str(restored)]["digest"]
 

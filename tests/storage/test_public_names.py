@@ -36,6 +36,7 @@ def test_every_public_name_says_what_it_does(name):
     assert len(inspect.getdoc(getattr(storage, name)) or "") > 20
 
 
+LEAVES = {"resume_core.errors", "resume_core.policy", "resume_core.nearest"}
 # what a module may import beside the standard library, the errors, the policies and this package
 THIRD_PARTY = {
     "remote.py": {"fsspec"},
@@ -49,5 +50,5 @@ THIRD_PARTY = {
 def test_storage_knows_bytes_only(path):
     allowed = {*sys.stdlib_module_names, *THIRD_PARTY.get(path.name, ())}
     for name in imports_of(path):
-        is_ours = name in {"resume_core.errors", "resume_core.policy"} or name.startswith("resume_core.storage.")
+        is_ours = name in LEAVES or name.startswith("resume_core.storage.")
         assert is_ours or name.split(".")[0] in allowed

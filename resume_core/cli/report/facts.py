@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from resume_core.capture.as_saved import goes_on_as_saved
 from resume_core.cli.report.curve import Point, points
 from resume_core.directory import open_lineage
 from resume_core.errors import CheckpointNotFoundError, ResumeError
@@ -68,7 +69,7 @@ class AttemptTold:
         replayed: the first and last step that a later attempt trained again; None where it trained none.
         cause: what ended it; ``"killed"`` where nothing was said and another attempt came after it.
         why: a sentence about that.
-        accepted: differences of configuration that it went on with.
+        accepted: differences of configuration that it went on with; ``is_applied`` says which value it has.
         check: what comparing its first steps with recorded ones gave.
     """
 
@@ -215,10 +216,19 @@ def _attempt(
         name=one.name,
         resumed_from=origin.path if origin else None,
         resumed_step=_step(origin.name) if origin else None,
-        accepted=[dict(each) for each in accepted if isinstance(each, Mapping)] if isinstance(accepted, list) else [],
+        accepted=list(_accepted(accepted)),
         check=_check(lineage, one.name, notes),
         **told,
     )
+
+
+def _accepted(found: Any) -> Iterator[Mapping[str, Any]]:
+    """Each with whether it is applied, which attempts of before 1.0 have not written down."""
+    for each in found if isinstance(found, list) else ():
+        if isinstance(each, Mapping):
+            applied = each.get("is_applied")
+            known = applied if isinstance(applied, bool) else not goes_on_as_saved(str(each.get("name")))
+            yield {**each, "is_applied": known}
 
 
 def _replayed(one: Attempt, reached: int, attempts: Sequence[Attempt]) -> tuple[int, int] | None:
