@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from lightning_resume._callbacks import Shadow
 from lightning_resume._package import package_of
 from lightning_resume._place import Place, find_place, is_at_boundary
 from lightning_resume._rest import END, Rest, capture_point
@@ -27,7 +28,7 @@ _AT_END: Mapping[str, Any] = {"hook": END}
 
 
 class Host(Protocol):
-    """What is needed of a `TrainerAdapter`."""
+    """What is needed of a `FitFramework`."""
 
     trainer: Any
 
@@ -40,10 +41,6 @@ class Host(Protocol):
         """Files of one of them, with the one that is being written."""
         ...
 
-    def around(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-        """Shadow a method."""
-        ...
-
     def pieces(self, num_batches: int, rng: dict[str, Any] | None = None) -> dict[str, dict[str, Any]]:
         """What a checkpoint of Lightning's own lacks."""
         ...
@@ -54,22 +51,22 @@ class Host(Protocol):
 
 
 def state_of(checkpoint: Mapping[str, Any], point: Mapping[str, Any], pieces: Mapping[str, Any]) -> State:
-    """A checkpoint of Lightning's with the pieces that it lacks, as a state that `TrainerAdapter.apply` takes."""
+    """A checkpoint of Lightning's with the pieces that it lacks, as a state that `FitFramework.apply` takes."""
     training = {**pieces["training"], "checkpoint": checkpoint, "point": point}
     return State(model=checkpoint["state_dict"], training=training, rank=pieces["rank"])
 
 
 class Embedding:
-    """The part of a `TrainerAdapter` that deals with checkpoints taken inside hooks.
+    """The part of a `FitFramework` that deals with checkpoints taken inside hooks.
 
     Args:
-        adapter: shadows, captures and applies.
+        host: captures and applies.
         carries: whether what Lightning saves is made complete; otherwise nothing is noted for it.
     """
 
-    def __init__(self, adapter: Host, *, carries: bool) -> None:
-        self._adapter, self._trainer, self._carries = adapter, adapter.trainer, carries
-        self._fit = adapter.trainer.fit_loop
+    def __init__(self, host: Host, *, carries: bool) -> None:
+        self._host, self._trainer, self._carries = host, host.trainer, carries
+        self._fit = host.trainer.fit_loop
         self._before_validation: Mapping[str, Any] = {}
         self._rng: dict[str, Any] | None = None
         self.rest: Rest | None = None
@@ -77,14 +74,13 @@ class Embedding:
         self.ended: Snapshot | str | None = None
         """What is saved from now on, when training is over: a snapshot of its end, or why there is none."""
 
-    def install(self) -> None:
+    def install(self, shadow: Shadow) -> None:
         """Shadow what saving and going on inside hooks needs."""
-        adapter, connector = self._adapter, self._trainer._checkpoint_connector
-        adapter.around(connector, "dump_checkpoint", self._dump)
-        adapter.around(self._fit, "on_advance_end", self._epoch_end)
+        shadow(self._trainer._checkpoint_connector, "dump_checkpoint", self._dump)
+        shadow(self._fit, "on_advance_end", self._epoch_end)
         if self._carries:
-            adapter.around(self._fit.epoch_loop.val_loop, "run", self._validate)
-            adapter.around(self._fit, "on_run_end", self._run_end)
+            shadow(self._fit.epoch_loop.val_loop, "run", self._validate)
+            shadow(self._fit, "on_run_end", self._run_end)
 
     # ---- saving
 
@@ -128,12 +124,12 @@ class Embedding:
     def _snapshot(self, point: Mapping[str, Any], place: Place | None = None) -> Snapshot:
         batches = self._fit.epoch_loop.batch_progress
         num_done = int(batches.current.processed)  # in hooks of a batch it is not yet counted as completed
-        pieces = self._adapter.pieces(num_done, self._rng)
+        pieces = self._host.pieces(num_done, self._rng)
         if place is not None and place.saver is not None:
-            outputs, at = pieces["rank"]["outputs"], self._adapter.model_checkpoints.index(place.saver)
+            outputs, at = pieces["rank"]["outputs"], self._host.model_checkpoints.index(place.saver)
             outputs["model_checkpoints"][at]["fields"].update(_after_saving(self._trainer, place, point))
-            outputs["files"][at] = self._adapter.files_with(at, place.path)
-        progress = replace(self._adapter.progress(), batch=int(batches.total.processed), epoch_batch=num_done)
+            outputs["files"][at] = self._host.files_with(at, place.path)
+        progress = replace(self._host.progress(), batch=int(batches.total.processed), epoch_batch=num_done)
         return progress, point, pieces
 
     # ---- going on
@@ -151,7 +147,7 @@ class Embedding:
         assert self.rest is not None
         if self.rest.is_end and self._is_over(state.training["trainer"]["should_stop"]):
             pieces = {"training": {"trainer": state.training["trainer"]}, "rank": state.rank}
-            self.ended, self.rest = (self._adapter.progress(), _AT_END, pieces), None
+            self.ended, self.rest = (self._host.progress(), _AT_END, pieces), None
             return False
         epochs, batches = self._fit.epoch_progress, self._fit.epoch_loop.batch_progress
         for count in (epochs.total, epochs.current):

@@ -12,11 +12,12 @@ import torch
 
 from lightning_resume._callbacks import keep_config
 from lightning_resume._embedding import Snapshot
+from lightning_resume._framework import FitFramework
 from lightning_resume._loggers import tell_loggers, wait_to_be_told
 from lightning_resume._package import Package, callback_base, package_of
 from lightning_resume._place import EXACT_HOOKS
 from lightning_resume._probe import probe, refuse_unsupported
-from lightning_resume._trainer import TrainerAdapter
+from lightning_resume._trainer import Moments, TrainerAdapter
 from lightning_resume._tuners import Findings, is_tuner_fit
 from resume_core.candidates import peek, resume_mode
 from resume_core.capture.attributes import AttributeWatch, changed_note
@@ -162,8 +163,9 @@ class ResumeCallback(Callback):
         seed = seed_fact(os.environ.get("PL_GLOBAL_SEED"), torch.initial_seed())
         named = resume_mode(self._options["resume"]) not in ("auto", "must", "never")
         carries = self._directory is None
-        adapter = TrainerAdapter(trainer, seed, self._findings, goes_on=named, carries=carries)
-        if not adapter.ranks.is_first:  # what rank 0 says is said for all
+        framework = FitFramework(trainer, seed, self._findings, goes_on=named, carries=carries)
+        adapter = TrainerAdapter(framework, self._findings)
+        if not framework.ranks.is_first:  # what rank 0 says is said for all
             self._log = self._log.getChild("ranks")
             self._log.setLevel(logging.ERROR)
         session = self._new_session(adapter)
@@ -174,29 +176,33 @@ class ResumeCallback(Callback):
             adapter.install_for_tuner()
             return
         self._session, self._counts, self._ended = session, True, None
-        adapter.open({} if is_rehearsal() else preamble)
-        adapter.install(
-            early=lambda: session.prepare(seed.value),
-            ready=lambda: self._start(session, adapter, seed.value),
+        framework.outputs.open({} if is_rehearsal() else preamble)
+        takes_signals = self._directory is not None and bool(self._options["preemption"].signals)
+        adapter.install(self._moments(session, adapter, seed.value), takes_signals=takes_signals)
+        if is_rehearsal():
+            adapter.mute()
+
+    def _moments(self, session: Session | EmbeddedSession, adapter: TrainerAdapter, seed: Any) -> Moments:
+        return Moments(
+            early=lambda: session.prepare(seed),
+            ready=lambda: self._start(session, adapter, seed),
             first_fetch=lambda progress: self._begin(session, progress),
             boundary=session.boundary,
             pause=session.pause,
             stranded=session.stranded,
             finish=lambda progress, ending: self._finish(session, progress, ending),
             starts_from=lambda path, named: session.starts_from(path, named=named),
-            loaded=lambda checkpoint, path: self._look_at(session, adapter, checkpoint, path),
+            loaded=lambda checkpoint, path: self._look_at(session, adapter.framework, checkpoint, path),
             over=lambda: self._log.info("training had come to its end: nothing is left to train"),
             tuned=session.reconfigured,
-            takes_signals=self._directory is not None and bool(self._options["preemption"].signals),
         )
-        if is_rehearsal():
-            adapter.mute()
 
     def _new_session(self, adapter: TrainerAdapter) -> Session | EmbeddedSession:
+        framework = adapter.framework
         if self._directory is not None:
             options = self._options | {"preemption": self._preemption(adapter)}
-            return Session(adapter, self._directory, log=self._log, fit=self._fit, **options)
-        self._carrier = EmbeddedSession(adapter, changes=self._options["changes"], log=self._log)
+            return Session(framework, self._directory, log=self._log, fit=self._fit, **options)
+        self._carrier = EmbeddedSession(framework, changes=self._options["changes"], log=self._log)
         return self._carrier
 
     def _preemption(self, adapter: TrainerAdapter) -> Preemption:
@@ -209,18 +215,18 @@ class ResumeCallback(Callback):
         return replace(chosen, signals=tuple(names), requeue=chosen.requeue and requeues)
 
     def _look_at(
-        self, session: Session | EmbeddedSession, adapter: TrainerAdapter, checkpoint: dict[str, Any], path: str
+        self, session: Session | EmbeddedSession, framework: FitFramework, checkpoint: dict[str, Any], path: str
     ) -> None:
-        entry = look_for_entry(checkpoint, path, self._log, num_ranks=adapter.ranks.size)
+        entry = look_for_entry(checkpoint, path, self._log, num_ranks=framework.ranks.size)
         if entry is not None:
-            session.give(Given(path, entry, adapter.state_of(entry.point, entry.pieces)))
+            session.give(Given(path, entry, framework.state_of(entry.point, entry.pieces)))
 
     def _start(self, session: Session | EmbeddedSession, adapter: TrainerAdapter, seed: Any) -> None:
         session.start(seed)
         if session.is_over:
             adapter.skip_training()
             return
-        for loader in adapter.train_loaders:
+        for loader in adapter.framework.train_loaders:
             for note in loader_warnings(loader):
                 self._log.warning("%s", note)
 
@@ -231,12 +237,12 @@ class ResumeCallback(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Look at what user code keeps in plain attributes."""
         if self._adapter is not None:
-            for owner in self._adapter.owners.values():
+            for owner in self._adapter.framework.owners.values():
                 getattr(owner, "hparams", None)  # made when first asked for, which is no change
             package = package_of(trainer)
             known = frozenset(vars(package.LightningModule())) | frozenset(vars(package.LightningDataModule()))
             kinds = (package.Trainer, package.Logger)
-            self._watch = AttributeWatch(_without_own_state(self._adapter.owners, package), known, kinds)
+            self._watch = AttributeWatch(_without_own_state(self._adapter.framework.owners, package), known, kinds)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Take note of what is trained on."""
@@ -247,7 +253,7 @@ class ResumeCallback(Callback):
         """Take note of the gradients, before they are clipped."""
         session, adapter = self._session, self._adapter
         if session is not None and adapter is not None and session.observer.wants_gradients:
-            session.observer.gradients(optimizer, may_overflow=adapter.scaler is not None)
+            session.observer.gradients(optimizer, may_overflow=adapter.framework.scaler is not None)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Take note of the loss, and look again early in an epoch."""
@@ -269,7 +275,7 @@ class ResumeCallback(Callback):
         """Without a directory: add what Lightning's checkpoint lacks."""
         if self._carrier is None:
             return
-        found = self._ended if self._adapter is None else self._adapter.embedding.snapshot()
+        found = self._ended if self._adapter is None else self._adapter.framework.embedding.snapshot()
         if isinstance(found, tuple):
             checkpoint[ENTRY] = self._carrier.carry(*found)
         elif found is not None:
@@ -283,7 +289,7 @@ class ResumeCallback(Callback):
         """Let the save in flight commit, then give the Trainer back as it was."""
         self._end(exception)
         if self._adapter is not None:
-            self._adapter.embedding.interrupted(exception)
+            self._adapter.framework.embedding.interrupted(exception)
         self._uninstall()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -311,7 +317,7 @@ class ResumeCallback(Callback):
         adapter, self._adapter = self._adapter, None
         self._watch = None
         if adapter is not None:
-            self._ended = adapter.embedding.ended
+            self._ended = adapter.framework.embedding.ended
             adapter.uninstall()
 
     def _compare_with_model_checkpoint(self, trainer: Any) -> None:

@@ -92,7 +92,7 @@ def _seed_augmentation_otherwise() -> None:
 
 def _apply_rng_as(change: Callable[[Callable[[Any], None], Any], None]) -> None:
     import accelerate_resume._framework as of_accelerate
-    import lightning_resume._trainer as of_lightning
+    import lightning_resume._framework as of_lightning
 
     for module in (of_accelerate, of_lightning):
         plain = module.apply_rng

@@ -13,7 +13,7 @@ from small import QUIET, make_loader
 from typer.testing import CliRunner
 
 from lightning_resume import Keep, ResumeCallback, SaveEvery
-from lightning_resume._trainer import TrainerAdapter
+from lightning_resume._framework import FitFramework
 from resume_core.cli import app
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:lightning.*")
@@ -28,13 +28,13 @@ def export(url, out, *options, format="lightning", code=0):
 @pytest.fixture
 def stock(monkeypatch):
     """What Lightning's own checkpoint holds when the callback saves after a batch: written and read by torch."""
-    found, plain = {}, TrainerAdapter.capture
+    found, plain = {}, FitFramework.capture
 
     def capture(self):
         found.setdefault(self.progress().batch, dumped(self.trainer))
         return plain(self)
 
-    monkeypatch.setattr(TrainerAdapter, "capture", capture)
+    monkeypatch.setattr(FitFramework, "capture", capture)
     return lambda batch: loaded(found[batch])
 
 
