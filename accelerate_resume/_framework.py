@@ -8,33 +8,31 @@ random generators last: the code of an epoch above its inner loop runs again, an
 from __future__ import annotations
 
 import copy
-import weakref
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 
 from accelerate_resume._accelerator import Accelerated, PreparedLoader, no_early_state, own_optimizer, small_part
+from accelerate_resume._buckets import Buckets
 from accelerate_resume._counters import Counters, apply_counters, capture_counters, numbers
 from accelerate_resume._described import described, note_described
+from accelerate_resume._description import describe
 from accelerate_resume._folders import apply_left_out, capture_left_out
+from accelerate_resume._gradients import Gradients
+from accelerate_resume._modules import Modules
 from accelerate_resume._notes import Notes
 from accelerate_resume._passes import TrackedLoader
+from accelerate_resume._prepared import Prepared
 from accelerate_resume._rests import EPOCH_END, EVALUATION, Rests
 from accelerate_resume._script import ScriptTracker
 from accelerate_resume._tracker import Tracker
-from resume_core.capture.buckets import BucketLayout, lay_out_anew
-from resume_core.capture.describe import describe_model, describe_optimizers, describe_schedulers
-from resume_core.capture.describe_data import global_batches
-from resume_core.capture.describe_settings import describe_hparams, describe_modules
-from resume_core.capture.environment import describe_environment
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
 from resume_core.capture.gradients import apply_gradients, capture_gradients
-from resume_core.capture.modules import apply_modules, capture_modules, plainly_loaded, refilled
+from resume_core.capture.modules import apply_modules, capture_modules, refilled
 from resume_core.capture.param_groups import apply_groups, capture_groups, group_sizes
 from resume_core.capture.rng import apply_rng, capture_rng
-from resume_core.capture.weights import refuse_new_shapes, shapes, size_bytes, versioned
-from resume_core.errors import ResumeError, UnsupportedStateError
+from resume_core.capture.weights import size_bytes
 from resume_core.evidence import Observer
 from resume_core.state import Ahead, Fact, Progress, State, Vitals
 
@@ -64,11 +62,12 @@ class AcceleratorFramework:
         )
         self.counters = Counters({})
         self.tracked: dict[str, Any] = {}
+        self._modules = Modules(self._accelerated, self.tracked)
         self.limits: Mapping[str, float] = {}
         self.seed = Fact(None, "info")
         self.observer = Observer()
         """Told of batches, losses and gradients."""
-        self._has_clipped = self._is_muted = False
+        self._is_muted = False
         self.idle: Callable[[], None] = lambda: None
         """Called when something is trained outside of a run."""
         self.stranded: Callable[[Progress, BaseException], None] = lambda progress, error: None
@@ -77,21 +76,16 @@ class AcceleratorFramework:
         self._hparams: Mapping[str, Any] = {}
         self._key: int | None = None
         self._late: dict[str, Any] = {}
-        self._shapes: dict[str, Any] = {}
-        self._counts: dict[str, int] = {}
-        self._prepared: list[weakref.ref[Any]] = []
         self._ends_epoch = self._is_last = False
-        self._wrapped: list[Any] = []
         self.hooks: list[Any] = []
-        self._buckets: list[BucketLayout] = []
+        self._prepared, self._buckets = Prepared(self._accelerated), Buckets()
         self.ranks = self._accelerated.ranks()
         self._notes = Notes(lambda: self.tracker, self.ranks)
         self._accelerated.around("prepare_data_loader", self._prepare_loader)
         self._accelerated.around("prepare_model", self._prepare_model)
         self._accelerated.around("prepare_optimizer", self._prepare_optimizer)
         self._accelerated.around("backward", self._backward)
-        self._accelerated.around("clip_grad_norm_", self._clip_norm)
-        self._accelerated.around("clip_grad_value_", self._clip_value)
+        self._gradients = Gradients(self._accelerated, lambda: self.observer)
         self._accelerated.around("skip_first_batches", self._skip_first_batches)
         self._accelerated.around("init_trackers", self._init_trackers)
 
@@ -152,8 +146,7 @@ class AcceleratorFramework:
 
     def _prepare_model(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         model = plain(*args, **kwargs)
-        if all(model is not known for known in self._wrapped):
-            self._wrapped.append(model)  # the Accelerator's own list holds it as it was before
+        self._buckets.add(model)
         return model
 
     def _prepare_optimizer(self, plain: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -179,30 +172,11 @@ class AcceleratorFramework:
         self._hparams = config if isinstance(config, Mapping) else {}
         return None if self._is_muted else plain(project_name, config, *args, **kwargs)
 
-    def _clip_norm(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        norm = plain(*args, **kwargs)  # of the gradients before, and unscaled
-        self._has_clipped = True
-        self.observer.clipped_norm(norm, may_overflow=self._scales)
-        return norm
-
-    @property
-    def _scales(self) -> bool:
-        return self._accelerated.accelerator.scaler is not None
-
-    def _clip_value(self, plain: Callable[..., Any], parameters: Any, *args: Any, **kwargs: Any) -> Any:
-        if not self._scales:  # else they are unscaled in there
-            parameters, self._has_clipped = list(parameters), True
-            self.observer.norm_of(parameters)
-        return plain(parameters, *args, **kwargs)
-
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if not self.observer.wants_gradients:
-            return
-        # a fused optimizer unscales by itself, and finds out there what has overflown
-        self.observer.gradients(optimizer, with_norm=not self._has_clipped, may_overflow=self._scales)
+        self._gradients.before_step(optimizer)
 
     def _stepped(self, *_: Any) -> None:
-        self._has_clipped = False
+        self._gradients.stepped()
         self.tracker.trained()  # by a script that calls backward itself
         self.tracker.counts.step += 1
 
@@ -246,42 +220,21 @@ class AcceleratorFramework:
     @property
     def weights_bytes(self) -> int:
         """Size of what the models' ``state_dict`` hold."""
-        return size_bytes(self._weights())
+        return size_bytes(self._modules.weights())
 
     @property
     def metrics(self) -> Mapping[str, float]:
         """The script's counters that are one number."""
         return numbers(self.counters)
 
-    def _weights(self) -> dict[str, torch.Tensor]:
-        return {
-            prefix + name: tensor
-            for prefix, module in self._accelerated.models.items()
-            for name, tensor in module.state_dict().items()
-        }
-
     def live_weights(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers that nothing but `apply` would load."""
-        plain = torch.nn.Module.load_state_dict
-        models = {k: module for k, module in self._accelerated.models.items() if type(module).load_state_dict is plain}
-        return {
-            prefix + name: tensor
-            for prefix, module in models.items()
-            for name, tensor in plainly_loaded(module).items()
-        }
+        return self._modules.live_weights()
 
     @property
     def modules(self) -> dict[str, torch.nn.Module]:
         """All that a step may change, by name: prepared models, and modules that are tracked or registered."""
-        others = {f"tracked.{name}": value for name, value in self.tracked.items()}
-        others |= {f"registered.{place}": value for place, value in enumerate(self._accelerated.registered)}
-        models = {f"model{prefix.rstrip('.')}": module for prefix, module in self._accelerated.models.items()}
-        return models | {name: value for name, value in others.items() if isinstance(value, torch.nn.Module)}
-
-    @property
-    def _parameters(self) -> dict[str, torch.nn.Parameter]:
-        modules = self.modules.items()
-        return {f"{prefix}.{name}": found for prefix, module in modules for name, found in module.named_parameters()}
+        return self._modules.by_name
 
     def prepare(self, key: int) -> None:
         """The run's key is known: everything that loaders draw is a function of it from now on."""
@@ -304,41 +257,19 @@ class AcceleratorFramework:
 
     def describe(self) -> dict[str, Fact]:
         """Seed, loaders, optimizers, schedulers, models and the Accelerator's arguments."""
-        self._refuse_unseen_parameters()
-        weights = self._weights()
-        self._shapes, self._counts = shapes(weights), self._accelerated.counts
+        self._prepared.refuse_unseen(self._modules.parameters)
+        weights = self._modules.weights()
+        self._prepared.note(weights)
         self._groups = group_sizes(self._accelerated.optimizers)
-        self._prepared = [weakref.ref(each) for each in self._accelerated.prepared]
-        facts = {"seed": self.seed, "world_size": Fact(self.ranks.size), **self._accelerated.describe()}
-        facts |= dict(self._data_facts) | global_batches(self._data_facts, self._batches_per_step)
-        facts |= describe_optimizers(self._accelerated.optimizers)
-        facts |= describe_schedulers(self._accelerated.schedulers)
-        facts["counters"] = Fact(sorted(self.counters))
-        facts["tracked"] = Fact(sorted(self.tracked), "structure")
-        facts["registered"] = Fact(len(self._accelerated.registered), "structure")
-        facts |= describe_modules(self._accelerated.models) | describe_hparams(self._hparams)
-        return facts | describe_model(weights) | describe_environment()
-
-    @property
-    def _batches_per_step(self) -> int:
-        return self._accelerated.num_windows * (1 if self._accelerated.splits_batches else self.ranks.size)
-
-    def _refuse_unseen_parameters(self) -> None:
-        known = {id(parameter) for parameter in self._parameters.values()}
-        for place, optimizer in enumerate(self._accelerated.optimizers):
-            unseen = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in known]
-            if unseen:
-                raise ResumeError(
-                    f"optimizer {place} ({type(optimizer).__name__}) trains {len(unseen)} parameter(s) that belong to "
-                    "no prepared model, so a resume would lose them: give the module to accelerator.prepare(), or to "
-                    "resume.track(name=module)"
-                )
+        own = {"counters": Fact(sorted(self.counters)), "tracked": Fact(sorted(self.tracked), "structure")}
+        facts = describe(self._accelerated, self._data_facts, self._hparams, weights)
+        return {"seed": self.seed, "world_size": Fact(self.ranks.size), **facts, **own}
 
     def capture(self) -> State:
         """The state at a boundary: live references."""
         rng = capture_rng()
-        weights = self._weights()
-        self._refuse_changes(weights)
+        weights = self._modules.weights()
+        self._prepared.refuse_changes(weights)
         training = {"accelerator": self._accelerated.capture_training(), **self._capture_own()}
         rank = self._capture_rank(rng, self.tracker.capture)
         return State(model=weights, training=training, rank=rank, info={"models": self._accelerated.model_names})
@@ -347,8 +278,8 @@ class AcceleratorFramework:
         """What Accelerate does not know of, the same on all ranks."""
         return {
             "tracked": {name: value.state_dict() for name, value in self.tracked.items()},
-            "buckets": [layout.state() for layout in self._buckets],
-            "groups": capture_groups(self._accelerated.optimizers, self._parameters, self._groups),
+            "buckets": self._buckets.state(),
+            "groups": capture_groups(self._accelerated.optimizers, self._modules.parameters, self._groups),
         }
 
     def _capture_rank(self, rng: dict[str, Any], follow: Callable[..., dict[str, Any]]) -> dict[str, Any]:
@@ -356,7 +287,7 @@ class AcceleratorFramework:
             "rng": rng,
             "generators": capture_generators(self._generators()),
             "modules": {name: capture_modules(module) for name, module in self.modules.items()},
-            "gradients": capture_gradients(self._parameters),
+            "gradients": capture_gradients(self._modules.parameters),
             "marks": self._accelerated.capture_marks(self._prepared_loaders()),
             "tracker": follow(self.ranks.size, is_first=self.ranks.is_first),
             "counters": capture_counters(self.counters),
@@ -368,7 +299,7 @@ class AcceleratorFramework:
         Args:
             rng: of that moment.
         """
-        self._refuse_changes(self._weights())
+        self._prepared.refuse_changes(self._modules.weights())
         left_out = capture_left_out(self._accelerated, is_first=self.ranks.is_first)
         training = {**self._capture_own(), "left_out": left_out}
         return {"training": training, "rank": self._capture_rank(rng, self.script.capture_save)}
@@ -385,32 +316,16 @@ class AcceleratorFramework:
         # an optimizer that a module knows knows this object by its hook, and so all loaders, which are no state of it
         return find_generators(own, closed=(self._accelerated.accelerator, self))
 
-    def _refuse_changes(self, weights: Mapping[str, torch.Tensor]) -> None:
-        for kind, count in self._accelerated.counts.items():
-            if count != self._counts[kind]:
-                raise UnsupportedStateError(
-                    f"there were {self._counts[kind]} of kind {kind} when the run began and there are {count} now, so "
-                    "a new process could not load them: prepare and register everything before resume.epochs()",
-                    path=kind,
-                )
-        if any(known() is not each for known, each in zip(self._prepared, self._accelerated.prepared, strict=True)):
-            raise UnsupportedStateError(
-                "other models, optimizers or schedulers are prepared than when the run began, so a new process could "
-                "not load them: prepare everything before resume.epochs(), and give each training a ResumePlugin",
-                path="prepare",
-            )
-        refuse_new_shapes(self._shapes, weights)
-
     def parts(self, state: State | None) -> dict[str, Any]:
         """Weights, and the state of optimizers, schedulers and loss scaling: saved, or live where ``state`` is None."""
         training = self._accelerated.capture_training() if state is None else state.training["accelerator"]
         found = {name: training[name] for name in ("optimizers", "schedulers", "scaler")}
-        return {"weights": self._weights() if state is None else state.model, **found}
+        return {"weights": self._modules.weights() if state is None else state.model, **found}
 
     def vitals(self) -> Vitals:
         """Parameters, optimizers, the scale of the loss, and where the loaders stand."""
         return Vitals(
-            parameters=self._parameters,
+            parameters=self._modules.parameters,
             optimizers=self._accelerated.optimizers,
             scale=self._accelerated.scale,
             samples=self.tracker.samples(self.ranks.size),
@@ -419,14 +334,13 @@ class AcceleratorFramework:
 
     def apply(self, state: State) -> None:
         """Put the state into the live objects now; what code may still change, once more on arrival."""
-        apply_groups(self._accelerated.optimizers, self._parameters, state.training.get("groups", {}))
+        apply_groups(self._accelerated.optimizers, self._modules.parameters, state.training.get("groups", {}))
         with refilled([*self._accelerated.models.values(), *self.tracked.values()]):
             small = self._load(state) if "load" in state.training else self._apply_all(state)
             for name, value in self.tracked.items():
                 if name in state.training["tracked"]:
                     value.load_state_dict(state.training["tracked"][name])
-        for layout, saved in zip(self._bucket_layouts(), state.training["buckets"], strict=True):
-            layout.apply(saved)
+        self._buckets.apply(state.training["buckets"])
         apply_counters(self.counters, state.rank["counters"])
         self.tracker.apply(state.rank["tracker"])
         self._late = dict(state.rank) | {"small": small}
@@ -434,9 +348,7 @@ class AcceleratorFramework:
             self._put_back(self._late | {"gradients": {k: v.clone() for k, v in state.rank["gradients"].items()}})
 
     def _apply_all(self, state: State) -> dict[str, Any]:
-        for prefix, module in self._accelerated.models.items():
-            own = {name[len(prefix) :]: value for name, value in state.model.items() if name.startswith(prefix)}
-            module.load_state_dict(versioned(module, own))
+        self._modules.load(state.model)
         self._accelerated.apply_training(state.training["accelerator"])
         return small_part(state.training["accelerator"])
 
@@ -445,20 +357,14 @@ class AcceleratorFramework:
         apply_left_out(self._accelerated, state.training["left_out"])
         return copy.deepcopy(small_part(self._accelerated.capture_training()))
 
-    def _bucket_layouts(self) -> list[BucketLayout]:
-        new = self._wrapped[len(self._buckets) :]
-        self._buckets += [BucketLayout(lambda m=m: m, lambda m=m: lay_out_anew(m)) for m in new]  # type: ignore[misc]
-        return self._buckets
-
     def watch_buckets(self) -> None:
         """Note in which order gradients become ready."""
-        for layout in self._bucket_layouts():
-            layout.watch()
+        self._buckets.watch()
 
     @property
     def has_grown(self) -> bool:
         """Whether more was prepared or registered since the run was described."""
-        return self._accelerated.counts != self._counts
+        return self._prepared.has_grown
 
     def begin(self) -> list[str]:
         """Training is about to begin, or to go on.
@@ -486,7 +392,7 @@ class AcceleratorFramework:
         for name, module in self.modules.items():
             if name in late["modules"]:
                 apply_modules(module, late["modules"][name])
-        apply_gradients(self._parameters, late["gradients"])
+        apply_gradients(self._modules.parameters, late["gradients"])
         self.tracker.apply_marks(late["tracker"])
         self._accelerated.apply_marks(late["marks"], self._prepared_loaders())
         apply_generators(self._generators(), late["generators"])

@@ -23,7 +23,7 @@ import torch
 import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["BucketLayout", "lay_out_anew", "missing_for_buckets"]
+__all__ = ["BucketLayout", "Layout", "lay_out_anew", "missing_for_buckets"]
 
 dist: Any = torch.distributed  # what is used of it here has no types
 Layout = list[list[int]]
