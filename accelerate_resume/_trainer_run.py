@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,8 +10,8 @@ from transformers.trainer_utils import TrainOutput
 
 from accelerate_resume._hf_folders import CheckpointFolders
 from accelerate_resume._hf_trainer import HfTrainer
+from accelerate_resume._messages import messages_of
 from accelerate_resume._trainer_framework import TrainerFramework
-from accelerate_resume.plugin import _show_unless_configured
 from resume_core.capture.rng import capture_rng
 from resume_core.drill import is_rehearsal
 from resume_core.embedded import Given
@@ -23,7 +22,6 @@ from resume_core.state import Ahead, Ending, Fact, Progress
 
 __all__ = ["TrainerRun"]
 
-_log = logging.getLogger("accelerate_resume")
 _ALONE = (
     "the Trainer alone would: not exact from here on are the order and augmentation of samples, random draws, "
     "gradients of a half-filled window, and callbacks"
@@ -58,11 +56,7 @@ class TrainerRun:
         self._folders = CheckpointFolders(trainer)
         self.framework = TrainerFramework(self._hf, self._boundary, lambda note: self._log.warning("%s", note))
         self.framework.loop.settle_folder = self._settle_folder
-        self._log = _log
-        if not self.framework.ranks.is_first:  # what rank 0 says is said for all
-            self._log = _log.getChild("ranks")
-            self._log.setLevel(logging.ERROR)
-        _show_unless_configured(_log)
+        self._log = messages_of(self.framework.ranks)
         self._directory, self._fit, self._options, self._given = directory, fit, options, given
         self._own = FolderSession(
             self.framework,

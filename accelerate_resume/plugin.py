@@ -11,6 +11,7 @@ import torch
 
 from accelerate_resume._counters import Counters
 from accelerate_resume._framework import AcceleratorFramework
+from accelerate_resume._messages import messages_of
 from accelerate_resume._own_states import ALONE, OwnStates
 from accelerate_resume._probe import attach_mark, plugin_before, probe, refuse_unsupported
 from accelerate_resume._strangers import tell_of_strangers
@@ -25,8 +26,6 @@ from resume_core.session import Session
 from resume_core.state import Ahead, Ending, Fact, Progress
 
 __all__ = ["ResumePlugin"]
-
-_log = logging.getLogger("accelerate_resume")
 
 
 class ResumePlugin:
@@ -104,7 +103,7 @@ class ResumePlugin:
             storage_options=storage_options,
         )
         self._directory = self._options.pop("directory")
-        self._log = _log
+        self._log = logging.getLogger("accelerate_resume")
         self._framework: AcceleratorFramework | None = None
         self._session: Session | FolderSession | None = None
         self._has_started = self._is_left = False
@@ -138,10 +137,7 @@ class ResumePlugin:
         self._framework = AcceleratorFramework(accelerator, self._at_boundary)
         self._framework.script.tell = lambda note: self._warn([note])
         self._framework.hooks.append(tell_of_strangers(self._framework))
-        if not self._framework.ranks.is_first:  # what rank 0 says is said for all
-            self._log = _log.getChild("ranks")
-            self._log.setLevel(logging.ERROR)
-        _show_unless_configured(_log)
+        self._log = messages_of(self._framework.ranks)
         if self._directory is None:
             self._carry(self._framework)
         else:
@@ -400,18 +396,3 @@ class ResumePlugin:
     def _at_boundary(self, progress: Progress, ahead: Ahead) -> None:
         assert self._session is not None
         self._session.boundary(progress, ahead)
-
-
-class _UnlessConfigured(logging.StreamHandler[Any]):
-    """Shows messages as long as the script has not said where messages go."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if not logging.root.handlers:
-            super().emit(record)
-
-
-def _show_unless_configured(log: logging.Logger) -> None:
-    if not any(isinstance(handler, _UnlessConfigured) for handler in log.handlers):
-        log.addHandler(_UnlessConfigured())
-        if log.level == logging.NOTSET:
-            log.setLevel(logging.INFO)

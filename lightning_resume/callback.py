@@ -156,8 +156,6 @@ class ResumeCallback(Callback):
             return
         if sum(isinstance(c, ResumeCallback) and not c._yields for c in trainer.callbacks) > 1:
             raise ResumeError("this Trainer has two ResumeCallbacks: one run has one directory, so keep one of them")
-        # below the framework's own logger, so that messages show wherever its own do
-        self._log = logging.getLogger(f"{package_of(trainer).root}.exact_resume")
         probe(trainer)
         refuse_unsupported(trainer)
         seed = seed_fact(os.environ.get("PL_GLOBAL_SEED"), torch.initial_seed())
@@ -165,9 +163,8 @@ class ResumeCallback(Callback):
         carries = self._directory is None
         framework = FitFramework(trainer, seed, self._findings, goes_on=named, carries=carries)
         adapter = TrainerAdapter(framework, self._findings)
-        if not framework.ranks.is_first:  # what rank 0 says is said for all
-            self._log = self._log.getChild("ranks")
-            self._log.setLevel(logging.ERROR)
+        # below the framework's own logger, so that messages show wherever its own do
+        self._log = framework.ranks.logger(logging.getLogger(f"{package_of(trainer).root}.exact_resume"))
         session = self._new_session(adapter)
         preamble = session.preamble()
         self._findings.found.update(preamble.get("findings", {}))

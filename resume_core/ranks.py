@@ -82,6 +82,14 @@ class Ranks:
         """Whether this is rank 0, which decides and speaks for all."""
         return self.rank == 0
 
+    def logger(self, log: logging.Logger) -> logging.Logger:
+        """``log`` on rank 0, which speaks for all; on another rank one below it, which shows errors alone."""
+        if self.is_first:
+            return log
+        own = log.getChild("ranks")
+        own.setLevel(logging.ERROR)
+        return own
+
     def agree(self, what: str, value: Any, decide: Decide) -> Any:
         """Tell rank 0 a value and get its decision.
 

@@ -13,10 +13,11 @@ from lightning_resume import Changes, ResumeCallback, SaveEvery
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch):
-    """No environment of the developer, and no global seed of one test in the next."""
+    """No environment of the developer, and no global seed of one test in the next; no arguments of pytest's."""
     monkeypatch.delenv("EXACT_RESUME", raising=False)
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # so that what a test sets is undone
     monkeypatch.delenv("PL_GLOBAL_SEED")
+    monkeypatch.setattr("sys.argv", ["train.py"])  # LightningCLI warns when there are some
 
 
 @pytest.fixture
