@@ -1,9 +1,11 @@
 """Hyperparameters and settings of modules: a change that no tensor shows is found, and what looks like one is not."""
 
+import math
 import time
 
 import pytest
 import torch
+from descriptions import through_json
 from omegaconf import OmegaConf
 from torch import nn
 
@@ -112,3 +114,19 @@ def test_what_ranks_have_of_their_own_is_compared_by_the_first_alone():
 def test_a_global_batch_is_what_a_step_takes():
     facts = {"data.0.batch_size": Fact(4), "data.1.batch_size": Fact(None), "data.0.drop_last": Fact(True)}
     assert global_batches(facts, 6) == {"data.0.global_batch_size": Fact(24, "info")}
+
+
+def test_hyperparameters_are_information_whatever_they_hold():
+    facts = describe_hparams({"lr": 0.1, "layers": (1, 2), "net": torch.nn.ReLU(), "act": torch.relu, 3: math.nan})
+
+    assert facts["hparams.lr"] == Fact(0.1)
+    assert facts["hparams.layers"] == Fact([1, 2])
+    assert facts["hparams.net"] == Fact("ReLU()", "info")
+    assert facts["hparams.3"] == Fact("nan")
+    assert through_json(facts) == facts
+
+
+def test_a_hyperparameter_as_large_as_a_vocabulary_is_kept_short():
+    facts = describe_hparams({"vocabulary": [f"word{i}" for i in range(50_000)]})
+
+    assert len(facts["hparams.vocabulary"].value) < 100

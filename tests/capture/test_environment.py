@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from descriptions import changed, through_json
 
 from resume_core.capture.chosen import describe_sample_ids
 from resume_core.capture.environment import describe_environment
@@ -168,3 +169,47 @@ def test_a_file_of_ids_that_is_missing_says_what_to_do(tmp_path):
 def test_what_are_no_ids_is_refused(wrong, error):
     with pytest.raises(error, match="sample_ids"):
         Changes(sample_ids=wrong)
+
+
+def test_machine_and_versions_are_information_and_plain():
+    facts = describe_environment()
+
+    machine = ("packages.torch", "environment.host", "environment.cpu", "environment.gpus", "environment.threads")
+    assert {facts[name].severity for name in machine} == {"info"}
+    assert facts["packages.torch"].value == torch.__version__
+    assert facts["environment.threads"].value == torch.get_num_threads()
+    assert facts["environment.default_dtype"].value == "torch.float32"
+    assert facts["environment.cpu"].value
+    assert through_json(facts) == facts
+
+
+def test_another_number_of_threads_is_found():
+    threads = torch.get_num_threads()
+    before = describe_environment()
+    try:
+        torch.set_num_threads(threads + 1)
+        assert changed(before, describe_environment()) == {"environment.threads": (threads, threads + 1)}
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_describing_the_environment_starts_no_cuda_runtime():
+    before = torch.cuda.is_initialized()
+
+    describe_environment()
+
+    assert torch.cuda.is_initialized() == before
+
+
+def test_the_gpus_of_a_running_cuda_runtime_are_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: f"card {i}")
+
+    assert describe_environment()["environment.gpus"].value == ["card 0", "card 1"]
+
+
+def test_a_machine_without_cpuinfo_is_still_described(monkeypatch):
+    monkeypatch.setattr("pathlib.Path.read_text", lambda *args, **kwargs: "nothing that helps")
+
+    assert isinstance(describe_environment()["environment.cpu"].value, str)

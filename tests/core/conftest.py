@@ -1,10 +1,17 @@
-"""A training framework of a few lines, to test the session without one."""
+"""A training framework of a few lines, to test the session without one; and watches of notices."""
 
 from __future__ import annotations
 
+import logging
+import threading
+
 import pytest
 import torch
+from noticing import LOG, wait_for
 
+from resume_core.policy import Preemption
+from resume_core.preemption import NoticeWatch, clouds, places
+from resume_core.preemption.notices import NOTICES
 from resume_core.ranks import Ranks
 from resume_core.session import Session
 from resume_core.state import Fact, Progress, State, Vitals
@@ -100,3 +107,49 @@ def start():
 @pytest.fixture
 def toy():
     return Toy
+
+
+def _notice_threads():
+    return {each.ident for each in threading.enumerate() if each.name == "exact-resume-notices"}
+
+
+@pytest.fixture
+def looks(monkeypatch, handlers, caplog):
+    """Every place is looked at all the time, and no thread is left."""
+    import httpx  # noqa: F401  where it is missing, no test waits for what cannot come
+
+    caplog.set_level(logging.DEBUG, "exact_resume")
+    before = _notice_threads()
+    monkeypatch.delenv(NOTICES)
+    for kind in (clouds.Aws, clouds.Gcp, clouds.Azure, places.File, places.Url):
+        monkeypatch.setattr(kind, "every_s", 0.02)
+    yield
+    wait_for(lambda: _notice_threads() <= before)
+
+
+@pytest.fixture
+def serve():
+    opened = []
+
+    def serve(kind):
+        opened.append(kind().__enter__())
+        return opened[-1]
+
+    yield serve
+    for server in opened:
+        server.__exit__(None, None, None)
+
+
+@pytest.fixture
+def watch():
+    """A watch of places that has begun; ``environ`` is all of its environment."""
+    begun = []
+
+    def watch(*names, environ=None):
+        begun.append(NoticeWatch(Preemption(notices=names).notices, LOG, environ or {}))
+        begun[-1].start()
+        return begun[-1]
+
+    yield watch
+    for each in begun:
+        each.stop()

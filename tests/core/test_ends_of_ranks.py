@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_ranks import together
-from test_session_ranks import Start
+from rank_threads import Start, together
 
 from resume_core import boundaries
 from resume_core.storage import CheckpointWriter

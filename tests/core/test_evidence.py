@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_ranks import together
+from rank_threads import together
 from trained import Run
 
 from resume_core import Check, DivergedError, SaveEvery

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from test_ranks import together
+from rank_threads import together
 
 from resume_core.embedded import Given
 from resume_core.errors import ConfigChangedError, CorruptCheckpointError

@@ -8,20 +8,13 @@ import threading
 import time
 
 import pytest
+from departures import NEVER, PAUSE, leaves, send
+from rank_threads import Start, together
 from scratches import EVERY, names, promotions_held
-from test_ranks import together
-from test_session_ranks import Start
 
-from resume_core import Keep, Preempted, Preemption, SaveEvery
+from resume_core import Keep, Preempted, Preemption
 from resume_core.session import Session
 from resume_core.state import Progress
-
-NEVER = SaveEvery(steps=1000, minutes=None)
-
-
-def send(number=signal.SIGTERM):
-    os.kill(os.getpid(), number)
-    time.sleep(0)  # a handler runs between two instructions
 
 
 @pytest.fixture(autouse=True)
@@ -33,13 +26,6 @@ def all_put_back(handlers):
     for number, handler in before.items():
         signal.signal(number, handler)
     assert after == before
-
-
-def leaves(run, num_steps=1, **progress):
-    with pytest.raises(Preempted) as left:
-        run.train(num_steps, **progress)
-    run.session.end(left.value)
-    return left.value.code
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
@@ -198,9 +184,6 @@ def test_the_time_limit_of_a_slurm_job_is_met(directory, start, monkeypatch):
     again = start(directory, save=EVERY)
     assert again.restored.progress.step == 1
     again.train(1).session.end()
-
-
-PAUSE = "validation"
 
 
 def measured(start, directory, grace_s=0.05, **arguments):

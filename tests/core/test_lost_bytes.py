@@ -7,8 +7,7 @@ import io
 import os
 
 import pytest
-from test_ranks import together
-from test_session_ranks import Start
+from rank_threads import Start, together
 
 from resume_core import Keep, SaveEvery
 from resume_core.errors import CorruptCheckpointError

@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
-import torch.distributed as dist
+from rank_threads import together
 
 from resume_core.errors import CorruptCheckpointError, ResumeError
 from resume_core.ranks import Ranks
-
-
-def together(size, work, *, timeout_s=20.0, only=None):
-    """Run ``work(ranks)`` on each rank; what each returned or raised."""
-    store = dist.HashStore()
-    found = [None] * size
-
-    def run(rank):
-        try:
-            found[rank] = work(Ranks(rank, size, store, timeout_s=timeout_s))
-        except Exception as error:
-            found[rank] = error
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in (range(size) if only is None else only)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found, store
 
 
 def test_every_rank_gets_the_values_of_all():

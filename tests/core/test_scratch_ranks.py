@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from rank_threads import Start, together
 from scratches import files_of, full, names, told
-from test_ranks import together
-from test_session_ranks import Start
 
 from resume_core.storage import CheckpointWriter, Lineage, open_store, verify
 

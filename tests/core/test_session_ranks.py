@@ -7,42 +7,15 @@ import threading
 
 import pytest
 import torch
-from test_ranks import together
+from rank_threads import EVERY, Start, together
 
 from resume_core import shares
 from resume_core.boundaries import Boundaries
 from resume_core.errors import ConfigChangedError, ResumeError, SaveFailedError, UnsupportedStateError
 from resume_core.policy import SaveEvery
 from resume_core.session import Session
-from resume_core.state import Ending, Progress, State
+from resume_core.state import Ending, State
 from resume_core.storage import CheckpointWriter
-
-EVERY = SaveEvery(steps=1, minutes=None)
-
-
-class Start:
-    """One start of the toy job on one rank."""
-
-    def __init__(self, toy, directory, ranks, **arguments):
-        self.toy = toy
-        toy.ranks = ranks
-        self.session = Session(toy, directory, **{"save": EVERY} | arguments)
-        self.restored = self.session.start(7)
-        self.num = self.restored.progress.step if self.restored else 0
-        self.session.begin(self.progress)
-
-    @property
-    def progress(self):
-        return Progress(step=self.num, batch=self.num)
-
-    def train(self, num_steps, *, settle=True):
-        for _ in range(num_steps):
-            self.toy.step()
-            self.num += 1
-            if settle:
-                self.session.wait()
-            self.session.boundary(self.progress)
-        return self
 
 
 @pytest.fixture
