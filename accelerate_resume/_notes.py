@@ -10,7 +10,7 @@ import torch
 from accelerate_resume._holders import unsaved_holders
 from accelerate_resume._tracker import Tracker
 from resume_core.capture.attributes import AttributeWatch, changed_note
-from resume_core.capture.loader import loader_warnings
+from resume_core.capture.loader_warnings import loader_warnings
 from resume_core.ranks import Ranks
 
 __all__ = ["OF_ACCELERATE", "Notes"]

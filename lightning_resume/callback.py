@@ -19,10 +19,10 @@ from lightning_resume._place import EXACT_HOOKS
 from lightning_resume._probe import probe, refuse_unsupported
 from lightning_resume._trainer import Moments, TrainerAdapter
 from lightning_resume._tuners import Findings, is_tuner_fit
-from resume_core.candidates import peek, resume_mode
+from resume_core.candidates import named_checkpoint, peek, resume_mode
 from resume_core.capture.attributes import AttributeWatch, changed_note
 from resume_core.capture.describe import seed_fact
-from resume_core.capture.loader import loader_warnings
+from resume_core.capture.loader_warnings import loader_warnings
 from resume_core.drill import is_rehearsal
 from resume_core.embedded import EmbeddedSession, Given, look_for_entry
 from resume_core.entry import ENTRY
@@ -159,7 +159,7 @@ class ResumeCallback(Callback):
         probe(trainer)
         refuse_unsupported(trainer)
         seed = seed_fact(os.environ.get("PL_GLOBAL_SEED"), torch.initial_seed())
-        named = resume_mode(self._options["resume"]) not in ("auto", "must", "never")
+        named = named_checkpoint(resume_mode(self._options["resume"])) is not None
         carries = self._directory is None
         framework = FitFramework(trainer, seed, self._findings, goes_on=named, carries=carries)
         adapter = TrainerAdapter(framework, self._findings)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from resume_core.candidates import first_preamble, line
+from resume_core.candidates import first_preamble, line, named_checkpoint
 from resume_core.capture.chosen import describe_chosen
 from resume_core.capture.provenance import provenance
 from resume_core.capture.rng import derive
@@ -125,7 +125,7 @@ class Beginning:
 
     @property
     def _named(self) -> str | None:
-        return None if self._resume in ("auto", "must", "never") else self._resume
+        return named_checkpoint(self._resume)
 
     def preamble(self) -> Mapping[str, Any]:
         """What the newest checkpoint tells the framework before `start`; empty for a new run.

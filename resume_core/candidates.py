@@ -13,7 +13,7 @@ from resume_core.nearest import nearest
 from resume_core.restore import read_preamble
 from resume_core.storage import CheckpointRef, Lineage
 
-__all__ = ["first_preamble", "line", "open_lineage", "peek", "resume_mode"]
+__all__ = ["first_preamble", "line", "named_checkpoint", "open_lineage", "peek", "resume_mode"]
 
 
 _A_NAME = 'the name of a checkpoint ("attempt-0002/step-000000500", "step 500")'
@@ -45,6 +45,11 @@ def resume_mode(resume: str = "auto") -> str:
     raise ValueError(f'resume must be "auto", "must", "never" or {_A_NAME}{end}')
 
 
+def named_checkpoint(mode: str) -> str | None:
+    """The checkpoint that a mode of `resume_mode` names, if it does."""
+    return None if mode in _MODES else mode
+
+
 def line(lineage: Lineage, resume: str) -> Iterator[CheckpointRef]:
     """What the mode ``resume`` offers of a run, newest first; all of the newest line for ``"never"`` as well.
 
@@ -52,11 +57,12 @@ def line(lineage: Lineage, resume: str) -> Iterator[CheckpointRef]:
         CheckpointNotFoundError: a checkpoint that was named is not there, or the line has nothing left.
         OSError: the store cannot be read.
     """
-    if resume in ("auto", "must", "never"):
+    name = named_checkpoint(resume)
+    if name is None:
         yield from lineage.candidates()
         return
     try:
-        yield resolve(lineage, resume)
+        yield resolve(lineage, name)
     except CheckpointNotFoundError as error:
         if os.environ.get("EXACT_RESUME") != resume:
             raise

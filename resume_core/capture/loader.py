@@ -18,10 +18,11 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from resume_core.capture.generators import find_generators, find_global_generators
+from resume_core.capture.generators import find_generators
 from resume_core.capture.iterators import FetchIterator, LoaderIterator, Mark, Round
 from resume_core.capture.order import order, plain_ids, sampler_chain, sampler_salt
 from resume_core.capture.rng import derive, preserved_rng, seed_rng
+from resume_core.capture.sampler_attributes import SamplerAttributes
 from resume_core.capture.seeding import DataGenerators, SeededCollate, Sent, seeded
 from resume_core.capture.stateful import (
     end_iterator,
@@ -32,7 +33,7 @@ from resume_core.capture.stateful import (
 )
 from resume_core.capture.workers import release_at_exit, spared
 
-__all__ = ["LoaderIterator", "Mark", "ResumableLoader", "is_resumable", "loader_warnings"]
+__all__ = ["LoaderIterator", "Mark", "ResumableLoader", "is_resumable"]
 
 _ORDER, _SAMPLES, _WORKERS, _OWN_CODE = 1, 2, 3, 4  # the uses of an epoch's seed
 _KEEP_ROUNDS = 64  # validations on the training loader are rounds of it too
@@ -75,7 +76,7 @@ class ResumableLoader:
         self._sampler: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         self._chain = sampler_chain(self._sampler)
         self.salt = next((salt for salt in map(sampler_salt, self._chain) if salt), 0)
-        self._configured = _plain_attributes(self._chain)
+        self._attributes = SamplerAttributes(self._chain)
         self._queue: list[Round] = []  # rounds that the next calls of iter() take
         self._rounds: list[Round] = []  # the last few
         self._epoch = self._next_round = 0
@@ -132,11 +133,11 @@ class ResumableLoader:
         """
         self._epoch, self._next_round = epoch, round_ or 0
         if self._queue and (self._queue[0].epoch != epoch or round_ not in (None, self._queue[0].round)):
-            self._set_attributes(self._queue[-1].later or {})
+            self._attributes.set(self._queue[-1].later or {})
             self._queue.clear()
         if self.live.later is not None and self.live.epoch != epoch:
             # sought at the end of its epoch: nothing was asked for since, which would have set them
-            self._set_attributes(self.live.later)
+            self._attributes.set(self.live.later)
             self.live.later = None
 
     def state(self, mark: Mark) -> dict[str, Any]:
@@ -149,7 +150,7 @@ class ResumableLoader:
         at = next((r for r in reversed(self._rounds) if r.holds(mark)), None)
         if at is None:
             raise ValueError(f"loader {self.slot} keeps no position for {mark}")
-        first, now = self._moved_attributes(at)
+        first, now = self._attributes.moved(at)
         return {
             "key": self.key,
             "salt": self.salt,
@@ -195,25 +196,6 @@ class ResumableLoader:
         at = Round(state["epoch"], state["round"], state["num_batches"], {state["num_batches"]: state["position"]})
         at.attributes, at.later = state["sampler"], state["sampler_later"]
         self._queue.append(at)
-
-    def _moved_attributes(self, at: Round) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Those of samplers that moved since the loader was adopted, and a seed: at the round's start, and now."""
-        if at.attributes is not None and at.later is not None:
-            return dict(at.attributes), dict(at.later)
-        plain, now = self._configured, _plain_attributes(self._chain)
-        first = now if at.attributes is None else at.attributes
-        moved = {
-            name
-            for name in now.keys() & first.keys()
-            if name.endswith(".seed") or name not in plain or not plain[name] == first[name] == now[name]
-        }
-        return {name: first[name] for name in sorted(moved)}, {name: now[name] for name in sorted(moved)}
-
-    def _set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        for name, value in attributes.items():
-            place, attribute = name.split(".", 1)
-            if int(place) < len(self._chain):
-                setattr(self._chain[int(place)], attribute, value)
 
     # ---- building an iterator
 
@@ -309,33 +291,25 @@ class ResumableLoader:
         at = self._building or self._claim()
         if self._building is None:  # of workers that were there already
             self._seed_own_code(at)
-        return self._indices(at, loader.batch_sampler is None, data)
+        return self._indices(at, data, single=loader.batch_sampler is None)
 
-    def _indices(self, at: Round, single: bool, data: DataGenerators | None) -> Iterator[Any]:
+    def _indices(self, at: Round, data: DataGenerators | None, *, single: bool) -> Iterator[Any]:
+        # the loader is asked nothing in here: an iterator may outlive it
         seed, number, position = self._seed(_SAMPLES, at), at.num_batches, at.positions[at.num_batches]
-        if at.attributes is not None:
-            self._set_attributes(at.attributes)
-        at.attributes = _plain_attributes(self._chain)
+        self._attributes.begin(at)
         rank, apart = self.rank, self.world_size
         units = order(self._sampler, derive(self._seed(_ORDER, at), self.salt), position, single=single)
-        self._catch_up(at, position)
+        self._attributes.catch_up(at, position)
         for unit in units:
             size = 1 if single else len(unit)
             number += 1
             at.positions[number], at.units[number] = position + size, unit
             place = position * apart + rank
             if data is None:
-                yield Sent(unit, seed, place, single, apart)
+                yield Sent(unit, seed, place, single=single, apart=apart)
             else:
-                yield seeded(unit, seed, place, single, data, apart)
+                yield seeded(unit, seed, place, data, single=single, apart=apart)
             position += size
-
-    def _catch_up(self, at: Round, start: int) -> None:
-        """Give the samplers' attributes what others, not their own iteration, did to them in the skipped part."""
-        later, at.later = at.later, None
-        if later and start and at.attributes is not None:
-            now, first = _plain_attributes(self._chain), at.attributes
-            self._set_attributes({name: value for name, value in later.items() if now.get(name) == first.get(name)})
 
 
 # ---- what takes the place of the loader's own methods
@@ -376,29 +350,3 @@ class _Indices:
 
     def __len__(self) -> int:
         return len(self._handle._sampler)
-
-
-def _plain_attributes(chain: tuple[Any, ...]) -> dict[str, Any]:
-    return {
-        f"{place}.{name}": value
-        for place, sampler in enumerate(chain)
-        for name, value in getattr(sampler, "__dict__", {}).items()
-        if value is None or type(value) in (bool, int, float, str)
-    }
-
-
-def loader_warnings(loader: object) -> list[str]:
-    """What about ``loader`` will not be exact after a resume, one sentence each."""
-    if not isinstance(loader, DataLoader):
-        return [f"a {type(loader).__name__} is no DataLoader: after a resume it starts from its beginning again"]
-    if isinstance(loader.dataset, IterableDataset):
-        name = type(loader.dataset).__name__
-        return [f"{name} is an IterableDataset: after a resume it starts from its beginning, with other random draws"]
-    notes = [
-        f"{name} is a generator outside the dataset: what it draws for a sample will differ after a resume; "
-        "keep it on the dataset, transform or sampler instead"
-        for name in find_global_generators((loader.dataset, loader.collate_fn, loader.sampler, loader.batch_sampler))
-    ]
-    if getattr(loader, "in_order", True) is False:
-        notes.append("in_order=False: the order of batches depends on timing, so no run can be repeated exactly")
-    return notes

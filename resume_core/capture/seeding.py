@@ -118,15 +118,15 @@ class SeededBatch(list[Any]):
         return list, (list(super().__iter__()),)  # copies seed nothing
 
 
-def seeded(unit: Any, seed: int, place: int, single: bool, data: DataGenerators, apart: int = 1) -> Any:
+def seeded(unit: Any, seed: int, place: int, data: DataGenerators, *, single: bool, apart: int = 1) -> Any:
     """What a fetcher in this process is given for ``unit``; called right before the fetch.
 
     Args:
         unit: an index, or a batch of them.
         seed: of the epoch.
         place: of the first index in the epoch, over all ranks.
-        single: whether ``unit`` is one index (``batch_size=None``).
         data: the generators of the dataset.
+        single: whether ``unit`` is one index (``batch_size=None``).
         apart: from the place of one index to the next, the number of ranks.
     """
     if data.num_fetches < _SEARCH_AGAIN:
@@ -141,7 +141,7 @@ def seeded(unit: Any, seed: int, place: int, single: bool, data: DataGenerators,
 class Sent:
     """Takes an index, or a batch of them, to a worker and gives way there to what `seeded` makes of it."""
 
-    def __init__(self, unit: Any, seed: int, place: int, single: bool, apart: int = 1) -> None:
+    def __init__(self, unit: Any, seed: int, place: int, *, single: bool, apart: int = 1) -> None:
         self.words = (unit, seed, place, single, apart)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -150,7 +150,7 @@ class Sent:
 
 def _receive(unit: Any, seed: int, place: int, single: bool, apart: int) -> Any:
     data = _of_worker or _find_generators()
-    return unit if data is None else seeded(unit, seed, place, single, data, apart)
+    return unit if data is None else seeded(unit, seed, place, data, single=single, apart=apart)
 
 
 def _find_generators() -> DataGenerators | None:

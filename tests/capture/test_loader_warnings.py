@@ -6,7 +6,8 @@ import pytest
 from loader_parts import Keyed, Samples
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, default_collate
 
-from resume_core.capture.loader import is_resumable, loader_warnings
+from resume_core.capture.loader import is_resumable
+from resume_core.capture.loader_warnings import loader_warnings
 
 module_rng = random.Random(0)
 

@@ -144,17 +144,17 @@ def test_a_delivery_is_seeded_apart_from_samples_and_batches():
 def test_a_single_index_stays_as_it_is():
     owner = Owner()
     key = ("a", 1)
-    assert seeded(key, 11, 20, True, DataGenerators(owner)) is key
+    assert seeded(key, 11, 20, DataGenerators(owner), single=True) is key
     drawn = owner.draws()
-    seeded(key, 11, 20, True, DataGenerators(owner))
+    seeded(key, 11, 20, DataGenerators(owner), single=True)
     assert owner.draws() == drawn
 
 
 def test_a_batch_that_is_no_list_stays_as_it_is_for_getitems_alone():
     indices = (1, 2)
-    assert seeded(indices, 11, 20, False, DataGenerators(BatchOwner())) is indices
-    assert type(seeded(indices, 11, 20, False, DataGenerators(Owner()))) is SeededBatch
-    assert type(seeded([1, 2], 11, 20, False, DataGenerators(BatchOwner()))) is SeededBatch
+    assert seeded(indices, 11, 20, DataGenerators(BatchOwner()), single=False) is indices
+    assert type(seeded(indices, 11, 20, DataGenerators(Owner()), single=False)) is SeededBatch
+    assert type(seeded([1, 2], 11, 20, DataGenerators(BatchOwner()), single=False)) is SeededBatch
 
 
 def test_getitems_may_draw_before_it_looks_at_the_batch():
@@ -162,22 +162,22 @@ def test_getitems_may_draw_before_it_looks_at_the_batch():
     drawn = []
     for _ in range(2):
         owner.draws()
-        seeded([1, 2], 11, 20, False, DataGenerators(owner))
+        seeded([1, 2], 11, 20, DataGenerators(owner), single=False)
         drawn.append(owner.draws())
     assert drawn[0] == drawn[1]
 
 
 def test_a_hugging_face_dataset_is_given_the_plain_list():
     indices = [1, 2]
-    assert seeded(indices, 11, 20, False, DataGenerators(hugging_face())) is indices
-    assert type(seeded(indices, 11, 20, False, DataGenerators(Subset(hugging_face(), [1, 2])))) is SeededBatch
+    assert seeded(indices, 11, 20, DataGenerators(hugging_face()), single=False) is indices
+    assert type(seeded(indices, 11, 20, DataGenerators(Subset(hugging_face(), [1, 2])), single=False)) is SeededBatch
 
 
 @pytest.mark.parametrize("unit", [3, "name", [1, 2], (1, 2)])
 def test_what_is_sent_to_a_worker_seeds_nothing_elsewhere(unit):
     state = random.getstate(), torch.get_rng_state()
-    assert pickle.loads(pickle.dumps(Sent(unit, 11, 20, True))) == unit
-    assert copy.copy(Sent(unit, 11, 20, True)) == unit
+    assert pickle.loads(pickle.dumps(Sent(unit, 11, 20, single=True))) == unit
+    assert copy.copy(Sent(unit, 11, 20, single=True)) == unit
     assert random.getstate() == state[0]
     assert torch.equal(torch.get_rng_state(), state[1])
 
@@ -214,17 +214,17 @@ class Late:
 def test_generators_made_while_the_data_is_read_are_found_for_the_second_fetch_and_warned_of():
     owner = Late()
     data = DataGenerators(owner)
-    list(seeded([1], 11, 0, False, data))
+    list(seeded([1], 11, 0, data, single=False))
     owner.read()
     with pytest.warns(UserWarning, match=r"Late makes random generators while it is read.*in its __init__"):
-        batch = seeded([2], 11, 1, False, data)
+        batch = seeded([2], 11, 1, data, single=False)
     drawn = [owner.read() for _ in batch]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert [owner.read() for _ in seeded([2], 11, 1, False, data)] == drawn
+        assert [owner.read() for _ in seeded([2], 11, 1, data, single=False)] == drawn
 
 
 def test_no_warning_where_the_generators_were_there():
     data = DataGenerators(Samples())
     for position in range(3):
-        list(seeded([1], 11, position, False, data))
+        list(seeded([1], 11, position, data, single=False))
