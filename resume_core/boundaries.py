@@ -34,8 +34,8 @@ class Boundaries:
         schedule: when a save is due.
         saves: those of the attempt.
         asked: why this rank should leave, None when it should not; a look at it costs next to nothing.
-        pauses_s: how long this rank has measured pauses to be, by kind.
         early: whether something has come to this rank that is worth a save; it says so once.
+        pauses_s: how long this rank has measured pauses to be, by kind.
         alarm: why training should stop, as this rank sees it; None when it should not.
         holds: whether saves that are due have to wait; alike on all ranks.
     """
@@ -45,15 +45,16 @@ class Boundaries:
         ranks: Ranks,
         schedule: Schedule,
         saves: Saves,
-        asked: Callable[[], str | None] = lambda: None,
-        pauses_s: Mapping[str, float] | None = None,
-        early: Callable[[], bool] = lambda: False,
-        alarm: Callable[[], str | None] = lambda: None,
-        holds: Callable[[], bool] = lambda: False,
+        *,
+        asked: Callable[[], str | None],
+        early: Callable[[], bool],
+        pauses_s: Mapping[str, float],
+        alarm: Callable[[], str | None],
+        holds: Callable[[], bool],
     ) -> None:
-        self._alarm, self._holds = alarm, holds
-        self._ranks, self._schedule, self._saves, self._asked, self._early = ranks, schedule, saves, asked, early
-        self._measured_s = {} if pauses_s is None else pauses_s
+        self._ranks, self._schedule, self._saves = ranks, schedule, saves
+        self._asked, self._early, self._alarm, self._holds = asked, early, alarm, holds
+        self._measured_s = pauses_s
         self.pauses_s = self._measured_s if ranks.size == 1 else {}
         """Those of rank 0, as all ranks know them."""
         self.leaving: str | None = None

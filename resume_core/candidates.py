@@ -22,7 +22,7 @@ _MEANT = dict.fromkeys(("yes", "true", "on", "last", "resume", "default"), "auto
 _MEANT |= dict.fromkeys(("no", "false", "none", "new"), "never")
 
 
-def resume_mode(resume: str = "auto") -> str:
+def resume_mode(resume: str) -> str:
     """What to resume: the environment variable ``EXACT_RESUME`` wins over the argument.
 
     Returns:

@@ -14,8 +14,8 @@ __all__ = ["open_lineage"]
 
 def open_lineage(
     directory: str | os.PathLike[str],
-    scratch: str | os.PathLike[str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
+    scratch: str | os.PathLike[str] | None,
+    storage_options: Mapping[str, Any] | None,
 ) -> Lineage:
     """A run by its directory, with what lies on its scratch. Nothing is created.
 

@@ -33,7 +33,6 @@ class Leaving:
         tiers: where saves go.
         log: where messages go.
         save_s: what saving takes, as far as it was measured.
-        clock: monotonic seconds.
     """
 
     def __init__(
@@ -43,11 +42,9 @@ class Leaving:
         tiers: Tiers,
         log: logging.Logger,
         save_s: Callable[[], float | None],
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._preemption, self._ranks, self._tiers, self._log = preemption, ranks, tiers, log
-        self._save_s, self._clock = save_s, clock
+        self._save_s, self._clock = save_s, time.monotonic
         self._signals = SignalWatch(preemption.signals, log)
         names = as_notices(preemption.notices, "Preemption.notices")
         self._notices = NoticeWatch(names, log, looks=_is_first_of_machine(ranks))

@@ -108,7 +108,9 @@ class Session:
         self._store = self._lineage.store
         self._checkpointer = Checkpointer(self._store, self._ranks)
         self._beginning = Beginning(
-            *(framework, self._lineage, self._checkpointer),
+            framework,
+            self._lineage,
+            self._checkpointer,
             resume=self._resume,
             changes=changes or Changes(),
             fit=fit,
@@ -130,9 +132,14 @@ class Session:
             preemption or Preemption(), self._ranks, self._lineage.tiers, self._log, lambda: history.slowest_s
         )
         self._boundaries = Boundaries(
-            *(self._ranks, Schedule(self._save, self._cadence), self._saves),
-            *(self._leaving.asked, self._leaving.pauses_s, self._leaving.early),
-            *(lambda: self._evidence.alarm, lambda: self._evidence.holds_saves),
+            self._ranks,
+            Schedule(self._save, self._cadence),
+            self._saves,
+            asked=leaving.asked,
+            early=leaving.early,
+            pauses_s=leaving.pauses_s,
+            alarm=lambda: self._evidence.alarm,
+            holds=lambda: self._evidence.holds_saves,
         )
         self._saved_at: int | None = None  # the batch of the newest save
         self._boundary: Progress | None = None  # the last
@@ -226,7 +233,10 @@ class Session:
         """What was read, and what was recorded behind it, is what the first batches are compared with."""
         changed = ", ".join(consequences(restored.accepted))
         self._evidence.resume(
-            *(self._store, restored.ref, restored.progress, restored.evidence),
+            self._store,
+            restored.ref,
+            restored.progress,
+            restored.evidence,
             digest=restored.digest,
             is_same_machine=is_same_machine(restored.accepted),
             reason=f"the changes that were accepted ({changed})" if changed else "",

@@ -184,10 +184,10 @@ def die(start: Start, death: Death, rank: int = 0) -> bool:
     return code != 0
 
 
-def in_limited_memory(work: Callable[..., Any], *args: Any, more_bytes: int = 512 << 20) -> Any:
-    """What ``work`` returns in a process that gets no more than so much memory beside what it has."""
+def in_limited_memory(work: Callable[..., Any], *args: Any) -> Any:
+    """What ``work`` returns in a process that gets no more than 512 MiB of memory beside what it has."""
     ours, theirs = harness._CONTEXT.Pipe()
-    process = harness._CONTEXT.Process(target=_limited, args=(theirs, more_bytes, work, args))
+    process = harness._CONTEXT.Process(target=_limited, args=(theirs, work, args))
     process.start()
     theirs.close()
     result = ours.recv() if ours.poll(harness.DEADLINE_S) else None
@@ -196,10 +196,10 @@ def in_limited_memory(work: Callable[..., Any], *args: Any, more_bytes: int = 51
     return result
 
 
-def _limited(pipe: Any, more_bytes: int, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _limited(pipe: Any, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
     has_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
-    resource.setrlimit(resource.RLIMIT_AS, (has_bytes + more_bytes,) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (has_bytes + (512 << 20),) * 2)
     pipe.send(work(*args))
 
 

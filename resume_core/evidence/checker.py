@@ -32,8 +32,8 @@ class Checker:
         recorded: Sequence[Record],
         predicted: Mapping[str, Any],
         *,
-        rtol: float | None = None,
-        reason: str = "",
+        rtol: float | None,
+        reason: str,
     ) -> None:
         self._start, self._recorded, self._predicted = start, list(recorded), predicted
         self._rtol, self._reason = rtol, reason

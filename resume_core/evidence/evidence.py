@@ -57,9 +57,8 @@ class Evidence:
         vitals: Callable[[], Vitals],
         tell: Callable[[int, float], None] = lambda step, loss: None,
     ) -> None:
-        self._check, self._watch, self._ranks, self._log, self._vitals, self._tell = (
-            *(check, watch, ranks, log, vitals, tell),
-        )
+        self._check, self._watch, self._ranks = check, watch, ranks
+        self._log, self._vitals, self._tell = log, vitals, tell
         self.observer = Observer(log)
         self._recorder = Recorder(int(check.steps), log)
         self._checker: Checker | None = None

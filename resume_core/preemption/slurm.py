@@ -24,10 +24,10 @@ def job_id(environ: Mapping[str, str] = os.environ) -> str | None:
     return f"{array}_{place}" if array and place else job
 
 
-def seconds_left(environ: Mapping[str, str] = os.environ) -> float | None:
+def seconds_left() -> float | None:
     """Until the job of SLURM's ends by its time limit, as far as SLURM tells (since version 22.05)."""
-    end = environ.get("SLURM_JOB_END_TIME", "")
-    return int(end) - time.time() if environ.get("SLURM_JOB_ID") and end.isdecimal() else None
+    end = os.environ.get("SLURM_JOB_END_TIME", "")
+    return int(end) - time.time() if os.environ.get("SLURM_JOB_ID") and end.isdecimal() else None
 
 
 def requeue(job: str, log: logging.Logger) -> bool:

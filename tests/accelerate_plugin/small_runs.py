@@ -20,7 +20,7 @@ def new_parts(loader=None):
     return model, torch.optim.AdamW(model.parameters(), 0.1), make_loader() if loader is None else loader
 
 
-def new_run(directory, *, loader=None, track=True, **options):
+def new_run(directory, *, loader=None, **options):
     """An Accelerator, its plugin, and what they have prepared."""
     torch.manual_seed(7)
     accelerator = Accelerator(cpu=True)

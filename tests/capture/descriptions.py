@@ -16,8 +16,8 @@ def adamw(lr=0.1, **settings):
     return torch.optim.AdamW(model().parameters(), lr=lr, **settings)
 
 
-def sgd(lr=0.1, momentum=0.9):
-    return torch.optim.SGD(model().parameters(), lr=lr, momentum=momentum)
+def sgd(lr=0.1):
+    return torch.optim.SGD(model().parameters(), lr=lr, momentum=0.9)
 
 
 def changed(before, after):
@@ -28,7 +28,7 @@ def through_json(facts):
     return from_json(json.loads(json.dumps(to_json(facts))))
 
 
-def sequential(warmup=3, horizon=10):
+def sequential(horizon=10):
     optimizer = sgd()
-    parts = [LinearLR(optimizer, total_iters=warmup), CosineAnnealingLR(optimizer, horizon)]
-    return SequentialLR(optimizer, parts, [warmup])
+    parts = [LinearLR(optimizer, total_iters=3), CosineAnnealingLR(optimizer, horizon)]
+    return SequentialLR(optimizer, parts, [3])

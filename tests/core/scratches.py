@@ -52,9 +52,9 @@ def promotions_fail(monkeypatch, error=None):
     monkeypatch.setattr(saves, "copy_share", refuse)
 
 
-def killed_before_promotion(directory, near, start, monkeypatch, num_steps=3):
+def killed_before_promotion(directory, near, start, monkeypatch):
     """A run whose last checkpoint is on the scratch alone; its process is gone."""
-    run = start(directory, scratch=near, save=EVERY).train(num_steps - 1)
+    run = start(directory, scratch=near, save=EVERY).train(2)
     run.session.wait()
     with monkeypatch.context() as patch:
         promotions_fail(patch)
@@ -62,8 +62,8 @@ def killed_before_promotion(directory, near, start, monkeypatch, num_steps=3):
         run.session._saves.wait()
         with pytest.raises(SaveFailedError, match="the network is down"):
             run.session.wait()
-    assert names(near)[-1].endswith(f"step-{num_steps:09d}")
-    assert not names(directory)[-1].endswith(f"step-{num_steps:09d}")
+    assert names(near)[-1].endswith("step-000000003")
+    assert not names(directory)[-1].endswith("step-000000003")
     return run
 
 

@@ -9,7 +9,7 @@ import threading
 import uuid
 
 import pytest
-from storage.faults import Faults, FaultyStore, SlowStore
+from storage.faults import Faults, FaultyStore, HeldStore
 from walks import Start
 
 from resume_core import directory as directory_module
@@ -70,7 +70,7 @@ def test_training_does_not_wait_for_a_slow_store(tmp_path, around):
     gate, stores = threading.Event(), []
 
     def slow(store):
-        stores.append(SlowStore(store, gate=gate, operations=("write_at",)))
+        stores.append(HeldStore(store, gate=gate, operations=("write_at",)))
         return stores[-1]
 
     around(slow)
@@ -94,7 +94,7 @@ def test_a_save_that_is_slow_holds_what_was_staged_and_not_what_came_later(tmp_p
     gate, stores = threading.Event(), []
 
     def slow(store):
-        stores.append(SlowStore(store, gate=gate, operations=("write_at",)))
+        stores.append(HeldStore(store, gate=gate, operations=("write_at",)))
         return stores[-1]
 
     around(slow)

@@ -82,7 +82,7 @@ def test_a_save_is_due_at_the_end_of_each_second_epoch():
 class Lived:
     """A history in which saves took what it is told, at times of its own."""
 
-    def __init__(self, save, caplog=None):
+    def __init__(self, save):
         self.clock = Clock()
         self.log = logging.getLogger("exact_resume.test")
         self.history = History(self.log, clock=self.clock)

@@ -10,10 +10,10 @@ from parsing import parse
 from resume_core.image import Arena, FileSpec, Stager, dumps, flatten, loads, unflatten
 
 
-def staged(tree, *, plain=False, name="training.safetensors"):
+def staged(tree, *, plain=False):
     """Structure as text, and the bytes of the file."""
     flat = flatten(tree)
-    (image,) = Stager(Arena()).stage([FileSpec(name, flat.tensors, plain, flat.aliases)])
+    (image,) = Stager(Arena()).stage([FileSpec("training.safetensors", flat.tensors, plain, flat.aliases)])
     image.wait()
     return dumps(flat.structure), bytearray(image.buffer)
 
@@ -28,12 +28,11 @@ def bits(tensor):
     return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).tolist()
 
 
-def assert_same_tensor(a, b, *, strides=True):
+def assert_same_tensor(a, b):
     assert type(a) is type(b)
     assert (a.dtype, a.shape, a.requires_grad) == (b.dtype, b.shape, b.requires_grad)
     assert bits(a) == bits(b)
-    if strides:
-        assert a.stride() == b.stride()
+    assert a.stride() == b.stride()
 
 
 def assert_same_array(a, b):

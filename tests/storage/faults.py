@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -134,31 +133,22 @@ class FaultyStore(Around):
         return result
 
 
-class SlowStore(Around):
-    """Takes its time.
+class HeldStore(Around):
+    """Takes as long as it is told.
 
     Args:
         inner: the store.
-        delay_s: before each of ``operations``.
-        gate: each of them waits for it to be set; `arrived` tells that one does.
+        gate: each of ``operations`` waits for it to be set; `arrived` tells that one does.
         operations: names of methods, with ``write_at`` and ``close`` of a file that is written.
     """
 
-    def __init__(
-        self,
-        inner: Store,
-        delay_s: float = 0.0,
-        gate: threading.Event | None = None,
-        operations: Collection[str] = WRITES,
-    ) -> None:
+    def __init__(self, inner: Store, *, gate: threading.Event, operations: Collection[str]) -> None:
         super().__init__(inner)
-        self.delay_s, self.gate, self.operations = delay_s, gate, operations
+        self.gate, self.operations = gate, operations
         self.arrived = threading.Event()
 
     def around(self, name: str, work: Callable[..., Any], *args: Any) -> Any:
         if name in self.operations:
             self.arrived.set()
-            time.sleep(self.delay_s)
-            if self.gate is not None:
-                self.gate.wait()
+            self.gate.wait()
         return work(*args)
