@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +17,7 @@ from accelerate_resume._probe import refuse_attached
 from accelerate_resume._probe import refuse_unsupported as refuse_accelerator
 from accelerate_resume._trainer_run import TrainerRun
 from resume_core.candidates import resume_mode
+from resume_core.drill import is_rehearsal
 from resume_core.errors import ResumeError
 from resume_core.options import session_options
 from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch
@@ -89,6 +92,7 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
             storage_options=storage_options,
         )
         self._directory = self._options.pop("directory")
+        self._made_s = time.time()
         self._trainer: Any = None
         self._run: TrainerRun | None = None
         self._given: Any = None  # what train was told to go on from
@@ -123,6 +127,8 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
         probe(trainer)
         put_first(trainer, self)
         self._trainer = trainer
+        if is_rehearsal():
+            _remove_empty(trainer.args.output_dir, self._made_s)
         hf = HfTrainer(trainer)
         hf.around("train", self._called)
         hf.around("_inner_training_loop", self._train)
@@ -176,3 +182,13 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
             self._run = None
         self._fit += not run.is_interrupted
         return result
+
+
+_CLOCK_S = 0.1  # that a file system's time may be behind
+
+
+def _remove_empty(folder: str, since_s: float) -> None:
+    """Remove a folder that the Trainer has made, for a rehearsal, which leaves nothing; one of before stays."""
+    with contextlib.suppress(OSError):
+        if os.stat(folder).st_mtime >= since_s - _CLOCK_S:
+            os.rmdir(folder)

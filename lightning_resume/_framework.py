@@ -135,7 +135,7 @@ class FitFramework:
         return Progress(
             step=int(step),
             batch=int(batches.total.completed),
-            epoch=int(self.trainer.current_epoch),
+            epoch=max(int(self._fit.epoch_progress.current.ready) - 1, 0),  # at a fit's end as well
             epoch_batch=int(batches.current.completed),
             in_window=bool(epoch_loop._should_accumulate()) and not self._fit._skip_backward,
             is_last=at_boundary and is_last(self.trainer, step, ends_epoch=ends_epoch),

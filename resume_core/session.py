@@ -37,7 +37,7 @@ from resume_core.errors import (
     SaveFailedError,
     UnsupportedStateError,
 )
-from resume_core.evidence import Evidence
+from resume_core.evidence import Evidence, going_back
 from resume_core.finish import finished_fit, mark
 from resume_core.framework import Framework
 from resume_core.goodput import account
@@ -126,6 +126,8 @@ class Session:
         if self._drill is not None:
             check = replace(check, steps=check.steps or Check.steps, on_mismatch="warn")
         self._evidence = Evidence(check, watch or Watch(), self._ranks, self._log, framework.vitals, self._history.loss)
+        self._evidence.is_told_elsewhere = self._drill is not None
+        self._evidence.advice = going_back(self._store.url)
         self.observer = self._evidence.observer
         """To be told of batches, losses and gradients."""
         leaving = self._leaving = Leaving(
@@ -361,7 +363,8 @@ class Session:
             self._evidence.look_now()
             place = self._boundaries.meet(progress)
             if self._boundaries.alarm is not None:
-                raise DivergedError(f"{self._boundaries.alarm}. Nothing was saved there.", step=progress.step)
+                text = f"{self._boundaries.alarm}. Nothing was saved there. {going_back(self._store.url)}"
+                raise DivergedError(text, step=progress.step)
             if self._boundaries.leaving is not None:
                 self._leave(progress, self._boundaries.leaving)
             if place is not None:

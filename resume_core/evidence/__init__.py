@@ -2,5 +2,6 @@
 
 from resume_core.evidence.evidence import Evidence
 from resume_core.evidence.observer import Observer
+from resume_core.evidence.watch import going_back
 
-__all__ = ["Evidence", "Observer"]
+__all__ = ["Evidence", "Observer", "going_back"]

@@ -13,7 +13,13 @@ from resume_core.columns import aligned, pair
 from resume_core.evidence.prints import numbers_of
 from resume_core.evidence.record import Record, as_json
 
-__all__ = ["Row", "compare", "table"]
+__all__ = ["ADVICE", "Row", "compare", "table"]
+
+ADVICE = (
+    "Code that runs once at a start may have changed what was restored, or something that training draws on is in no "
+    "checkpoint."
+)
+"""Behind a table of what differs."""
 
 _MAX_ROWS = 20
 _FLOOR = 1e-6  # what is smaller counts as zero where values are compared by tolerance: rounding of a loss near zero

@@ -15,7 +15,7 @@ import torch
 
 from resume_core.errors import DivergedError, ResumeError
 from resume_core.evidence.checker import Checker, merge_results
-from resume_core.evidence.compare import Row, table
+from resume_core.evidence.compare import ADVICE, Row, table
 from resume_core.evidence.observer import Observer
 from resume_core.evidence.parts import differing, print_parts
 from resume_core.evidence.prints import WeightSample, print_rng
@@ -75,6 +75,10 @@ class Evidence:
         self._report: Callable[[Mapping[str, Any]], None] = lambda result: None
         self.result: Mapping[str, Any] = {}
         """What the check has found, once it is over; see `merge_results`."""
+        self.is_told_elsewhere = False
+        """Whether something else than the log says how the check has ended: the command that rehearses."""
+        self.advice = ""
+        """What to do about what is watched: said behind the first of it."""
         self.alarm: str | None = None
         """Why training should stop at the next boundary, as ``Watch(on="stop")`` has it; None to train on."""
 
@@ -304,8 +308,9 @@ class Evidence:
             return
         if self._watch.on == "stop":
             self.alarm = self.alarm or problem
-        else:
-            self._log.warning("%s", problem)
+            return
+        advice, self.advice = self.advice, ""
+        self._log.warning("%s", f"{problem}. {advice}" if advice else problem)
 
     # ---- the end of a check
 
@@ -325,13 +330,15 @@ class Evidence:
             self._report(result)
         except Exception as error:  # of whatever kind: it is a report
             self._log.debug("the result of the check was not written: %s", error)
+        if self.is_told_elsewhere:
+            return
         if result["verdict"] != "differs":
             self._log.info("%s", _sentence(result))
             return
         text = f"{_sentence(result)}\n{self._details(result)}"
         if self._check.on_mismatch == "stop":
-            raise DivergedError(f"{text}\n{_ADVICE}", path=self._from)
-        self._log.warning("%s\n%s", text, _ADVICE)
+            raise DivergedError(f"{text}\n{ADVICE} {_REPEATED}", path=self._from)
+        self._log.warning("%s\n%s %s", text, ADVICE, _REPEATED)
 
     def _details(self, result: Mapping[str, Any]) -> str:
         parts = []
@@ -352,10 +359,7 @@ class Evidence:
         self._recorder.close()
 
 
-_ADVICE = (
-    "Code that runs once at a start may have changed what was restored, or something that training draws on is in no "
-    "checkpoint; `exact-resume drill` repeats this check without training on."
-)
+_REPEATED = "`exact-resume drill` repeats this check without training on."
 
 
 def _sentence(result: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 
 from resume_core.evidence.prints import numbers_of, to_text
 
-__all__ = ["Series"]
+__all__ = ["Series", "going_back"]
 
 _LENGTH = 128
 _FEWEST = 20  # values that make a range
@@ -98,3 +98,18 @@ class Series:
             return
         self._values = deque((value for value in values if math.isfinite(value)), maxlen=_LENGTH)
         self._limit = self._found_limit()
+
+
+def going_back(url: str) -> str:
+    """What can be done about a loss that is out of bounds: sentences for a message.
+
+    Args:
+        url: of the run's directory.
+    """
+    return (
+        "A restart goes on from the newest checkpoint, bit for bit, and meets the same again: change what causes it "
+        "(the sample, clipping, precision); and where a checkpoint was saved behind it, go back before it, by one "
+        f'start with EXACT_RESUME="step N" in the environment (`exact-resume ls {url}` lists them). '
+        "Another learning rate is not applied to a run that goes on: for that, begin another run in another "
+        f"directory, from the weights of `exact-resume export {url} N weights.safetensors --format safetensors`."
+    )

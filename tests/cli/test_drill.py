@@ -63,6 +63,8 @@ def test_what_came_of_it_is_said_and_is_the_exit_code(tmp_path, result, code, ex
 def test_what_differs_is_listed(tmp_path):
     done = drill(tmp_path, DIFFERS, 1)
     assert "not as the checkpoint has it: weights.a" in done.output
+    assert "Code that runs once at a start may have changed what was restored" in done.output
+    assert "exact-resume drill" not in done.output
     assert "loss" in done.output
     assert "0.5" in done.output
     assert "0.7" in done.output

@@ -84,12 +84,14 @@ def test_a_range_that_cannot_be_read_is_found_anew(text):
 def test_warnings_are_the_default(tmp_path, caplog):
     Run(str(tmp_path / "run")).train(2, loss=math.nan).train(2)
     assert caplog.text.count("the loss is nan at step 1") == 1
+    assert caplog.text.count('EXACT_RESUME="step N"') == 1
 
 
 def test_stop_ends_the_run_before_anything_is_saved_there(tmp_path):
     run = Run(str(tmp_path / "run"), watch=Watch(on="stop")).train(4)
-    with pytest.raises(DivergedError, match=r"the loss is nan at step 5\. Nothing was saved there") as caught:
+    with pytest.raises(DivergedError, match=r"is nan at step 5\. Nothing was saved there\. A restart") as caught:
         run.train(1, loss=math.nan)  # a save is due
+    assert 'EXACT_RESUME="step N"' in str(caught.value)
     run.session.end(caught.value)
     assert sorted(path.name for path in tmp_path.glob("run/*/step-*")) == ["step-000000000"]
 

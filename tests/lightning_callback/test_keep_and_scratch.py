@@ -131,3 +131,13 @@ def test_a_save_at_the_end_of_each_second_epoch(fit, tmp_path):
     epoch = len(make_loader())
     saved = {int(path.parent.name[5:14]) for path in tmp_path.glob("run/*/*/manifest.json")}
     assert saved == {2 * epoch, 4 * epoch, 5 * epoch}  # the last three
+
+
+def test_the_end_state_names_the_epoch_of_its_last_batch(fit, tmp_path):
+    callback = ResumeCallback(tmp_path / "run", save=EVERY, keep=Keep(last=1, every_epochs=3))
+    fit(net=Validates(), callback=callback, max_epochs=2)
+    *_, end = manifests(tmp_path / "run").values()
+    assert (end["reason"], end["progress"]["epoch"], end["progress"]["ends_epoch"]) == ("end", 1, True)
+    fit(net=Validates(), callback=ResumeCallback(tmp_path / "run", save=EVERY, keep=Keep(last=1)), max_epochs=4)
+    *_, end = manifests(tmp_path / "run").values()
+    assert end["progress"]["epoch"] == 3

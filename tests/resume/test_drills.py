@@ -61,8 +61,11 @@ def test_a_rehearsal_finds_what_was_recorded_and_writes_nothing(whole):
 def test_a_rehearsal_finds_a_fault(whole):
     job, framework = whole
     before = files(job)
-    code, result, _ = rehearse(job, framework, saved(job), fault="one weight changed")
+    code, result, again = rehearse(job, framework, saved(job), fault="one weight changed")
     assert (code, result["verdict"]) == (1, "differs")
+    said = again.path("log").read_text()  # the command says it, once
+    assert "does not go on as it did" not in said
+    assert "exact-resume drill" not in said
     assert files(job) == before
 
 

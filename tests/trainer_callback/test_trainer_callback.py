@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import pytest
 import torch
@@ -177,3 +178,13 @@ def test_a_save_at_the_end_of_each_second_epoch(tmp_path):
     callback = TrainerResumeCallback(tmp_path / "run", save=SaveEvery(minutes=None, epochs=2), keep={"last": 9})
     make_trainer(tmp_path, callback, Settle(), num_train_epochs=5).train()
     assert {int(path.parent.name[5:14]) for path in tmp_path.glob("run/*/*/manifest.json")} == {0, 2, 4, 5}
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_rehearsal_leaves_no_folder_that_the_trainer_makes(tmp_path, monkeypatch, is_there):
+    monkeypatch.setenv("EXACT_RESUME_DRILL", str(tmp_path / "result.json"))
+    if is_there:
+        (tmp_path / "out").mkdir()
+        os.utime(tmp_path / "out", (1, 1))
+    make_trainer(tmp_path, TrainerResumeCallback(tmp_path / "run"))
+    assert (tmp_path / "out").exists() == is_there

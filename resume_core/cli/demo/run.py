@@ -181,7 +181,7 @@ class _Demo:
             return  # it ended without a word, which `read_start` will report
         begin, last, end = child.lines[0], child.lines[-1], "goes on to the end"
         if child.killed:
-            batch = f"epoch {last['epoch'] + 1} at batch {last['batch'] + 1} of {begin['num_batches']}"
+            batch = f"epoch {last['epoch']} behind {last['batch'] + 1} of its {begin['num_batches']} batches"
             end = f"[red]SIGKILL[/red] in {batch}, step {last['step']}"
         self.console.print(f"start {len(starts)} from step {begin['begins_at']}: {end}")
 

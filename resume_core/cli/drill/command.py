@@ -85,8 +85,9 @@ def _print(done: Rehearsed, verdict: str, console: Console) -> None:
 
 
 def _details(result: Mapping[str, Any]) -> list[str]:
-    from resume_core.evidence.compare import Row, table
+    from resume_core.evidence.compare import ADVICE, Row, table
 
     live, rows = result.get("live", {}), result.get("rows", [])
     found = [f"not as the checkpoint has it: {place}" for place in live.get("differs", ())]
-    return [*found, *([table([Row(**row) for row in rows], several=any(row["rank"] for row in rows))] if rows else [])]
+    found += [table([Row(**row) for row in rows], several=any(row["rank"] for row in rows))] if rows else []
+    return [*found, ADVICE] if found and result.get("verdict") == "differs" else found
