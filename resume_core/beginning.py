@@ -14,6 +14,7 @@ from resume_core.capture.provenance import provenance
 from resume_core.capture.rng import derive
 from resume_core.capture.runconfig import Accepted
 from resume_core.checkpointer import Checkpointer
+from resume_core.drill import is_rehearsal
 from resume_core.embedded import Given, adopt, new_key
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.finish import Fits
@@ -198,8 +199,8 @@ class Beginning:
         return found
 
     def _warn_of_newer(self, ref: CheckpointRef) -> None:
-        """A name that stays in a script brings every restart back to it."""
-        if self._resume in ("auto", "must") or not self._ranks.is_first:
+        """A name that stays in a script brings every restart back to it; a rehearsal was given it for once."""
+        if self._resume in ("auto", "must") or not self._ranks.is_first or is_rehearsal():
             return
         newest = next(iter(self._lineage.glance().candidates()), None)
         if newest is not None and newest.path != ref.path:

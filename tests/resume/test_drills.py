@@ -66,6 +66,7 @@ def test_a_rehearsal_finds_a_fault(whole):
     said = again.path("log").read_text()  # the command says it, once
     assert "does not go on as it did" not in said
     assert "exact-resume drill" not in said
+    assert "goes back to" not in said
     assert files(job) == before
 
 
