@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from resume_core.candidates import first_preamble, line, named_checkpoint
+from resume_core.candidates import asked, first_preamble, line, named_checkpoint
 from resume_core.capture.chosen import describe_chosen
 from resume_core.capture.provenance import provenance
 from resume_core.capture.rng import derive
@@ -205,8 +205,8 @@ class Beginning:
         newest = next(iter(self._lineage.glance().candidates()), None)
         if newest is not None and newest.path != ref.path:
             self._log.warning(
-                "resume=%r goes back to %s although %s is there; take the name out to go on from the newest one",
-                self._resume,
+                "%s goes back to %s although %s is there; take the name out to go on from the newest one",
+                asked(self._resume),
                 ref.path,
                 newest.path,
             )
@@ -223,8 +223,8 @@ class Beginning:
         self.fits.refuse_lost_end(self._store.url)
         if self._resume == "must" and self.fits.origin is None:
             raise CheckpointNotFoundError(
-                f'resume="must", but {self._store.url} holds no checkpoint to go on from. Check the directory, '
-                'or start the run with resume="auto".',
+                f"{asked(self._resume)}, but {self._store.url} holds no checkpoint to go on from. Check the directory, "
+                f"or start the run with {asked('auto')}.",
                 path=self._store.url,
             )
         self.key = self._ranks.share("the key", self._new_key(seed))

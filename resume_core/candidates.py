@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from resume_core.nearest import nearest
 from resume_core.restore import read_preamble
 from resume_core.storage import CheckpointRef, Lineage
 
-__all__ = ["first_preamble", "line", "named_checkpoint", "open_lineage", "peek", "resume_mode"]
+__all__ = ["asked", "first_preamble", "line", "named_checkpoint", "open_lineage", "peek", "resume_mode"]
 
 
 _A_NAME = 'the name of a checkpoint ("attempt-0002/step-000000500", "step 500")'
@@ -43,6 +44,11 @@ def resume_mode(resume: str) -> str:
     if given:
         raise ValueError(f"the environment variable EXACT_RESUME takes {', '.join(_MODES)} or {_A_NAME}{end}")
     raise ValueError(f'resume must be "auto", "must", "never" or {_A_NAME}{end}')
+
+
+def asked(mode: str) -> str:
+    """How a mode of `resume_mode` was asked for, so that a message names what its user can change."""
+    return f"EXACT_RESUME={json.dumps(mode)}" if os.environ.get("EXACT_RESUME") else f"resume={json.dumps(mode)}"
 
 
 def named_checkpoint(mode: str) -> str | None:

@@ -253,6 +253,18 @@ def test_a_checkpoint_that_the_environment_names_is_said_to_be_its(directory, st
         start(directory)
 
 
+def test_a_message_says_where_what_it_speaks_of_was_asked_for(directory, start, monkeypatch, caplog):
+    start(directory, save=EVERY).train(2).session.end()
+    start(directory, save=EVERY, resume="step 0").train(2).session.end()
+    monkeypatch.setenv("EXACT_RESUME", "attempt-1/step 0")
+    start(directory).session.end()
+    said = [r.getMessage().partition(" goes back to ")[0] for r in caplog.records if "goes back" in r.getMessage()]
+    assert said == ['resume="step 0"', 'EXACT_RESUME="attempt-1/step 0"']
+    monkeypatch.setenv("EXACT_RESUME", "must")
+    with pytest.raises(CheckpointNotFoundError, match=r'^EXACT_RESUME="must", .* the run with EXACT_RESUME="auto"'):
+        start(f"{directory}-empty")
+
+
 def test_a_misspelt_name_of_a_change_is_told_from_the_first_start_on(directory, start, toy, caplog):
     start(directory, changes=Changes(allow=("batch_sise", "seed")))
     (said,) = [record.getMessage() for record in caplog.records if "allow" in record.getMessage()]
