@@ -1,4 +1,7 @@
-"""JSON files of a checkpoint, beside its tensors; without torch, so that commands which look at them start at once."""
+"""What the files of a checkpoint are called, and its JSON files.
+
+Without torch, so that commands which look at them start at once.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,20 @@ from resume_core.errors import CorruptCheckpointError
 from resume_core.storage import CheckpointRef, Manifest, Store, read_file
 from resume_core.text import loads
 
-__all__ = ["STRUCTURE", "read_document"]
+__all__ = ["EXTRAS", "OWN", "STRUCTURE", "TENSORS", "read_document"]
 
 STRUCTURE = "training.json"
 """The structures of the parts of a state that are the same on all ranks, or nearly so."""
+
+
+TENSORS = {"model": "model.safetensors", "training": "training.safetensors"}
+"""The files of the parts of a state that are the same on all ranks, or nearly so."""
+
+EXTRAS = "extras.json"
+"""What exports alone read, where there is anything: no restore pays for it."""
+
+OWN = "own"
+"""What a rank has otherwise than rank 0 of those parts: a field of its document, and the prefix of its tensors."""
 
 
 def read_document(

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from resume_core.documents import STRUCTURE, read_document
+from resume_core.documents import EXTRAS, OWN, STRUCTURE, TENSORS, read_document
 from resume_core.errors import CorruptCheckpointError
 from resume_core.image import (
     OwnPart,
@@ -24,15 +24,7 @@ from resume_core.storage import CheckpointRef, FileReader, Manifest, Store, rank
 
 __all__ = ["EXTRAS", "OWN", "SHARED", "STRUCTURE", "TENSORS", "CheckpointFiles"]
 
-TENSORS = {"model": "model.safetensors", "training": "training.safetensors"}
-"""The files of the parts of a state that are the same on all ranks, or nearly so."""
-
 SHARED = tuple(TENSORS)
-EXTRAS = "extras.json"
-"""What exports alone read, where there is anything: no restore pays for it."""
-
-OWN = "own"
-"""What a rank has otherwise than rank 0 of those parts: a field of its document, and the prefix of its tensors."""
 
 _LENGTH_BYTES = 8  # of the field that a safetensors file begins with
 

@@ -48,15 +48,35 @@ def test_it_says_whether_the_weights_are_equal(run):
     assert "weights equal" in diff(run, run, "--no-values")[1]
 
 
-def folded(run, **rank):
-    """The same training in another folder, whose state holds what folder, clock and machine give."""
-    capture = Walk.capture
+def saver(run, best="epoch=1.ckpt"):
+    """The state of a ``ModelCheckpoint`` of Lightning's, the tensor that it scores a file by among it."""
+    paths = dict.fromkeys(("best_model_path", "kth_best_model_path", "last_model_path"), f"{run}/ckpt/{best}")
+    return {"dirpath": f"{run}/ckpt", "best_k_models": {f"{run}/ckpt/{best}": torch.ones(2)}, **paths}
+
+
+def folded(run, best="epoch=1.ckpt", training=None, rank=None):
+    """The same training in another folder, whose state holds what folder and clock give."""
+    capture, clock = Walk.capture, hash(run.name)
 
     def told(self):
         state = capture(self)
-        state.training["callback"] = {"dirpath": f"{run}/logs", f"{run}/best.ckpt": torch.ones(2), "since_s": run.name}
-        state.rank["path"] = f"{run}/best.ckpt"
-        state.rank.update(rank)
+        state.training["checkpoint"] = {
+            "callbacks": {
+                "ModelCheckpoint{'monitor': 'val.loss'}": saver(run, best),
+                "Timer": {"time_elapsed": {"train": clock}},
+            },
+            "pytorch-lightning_version": run.name,
+        }
+        logged = [{"loss": 1.0}, {"eval_runtime": clock, "eval_steps_per_second": clock, "eval_loss": 0.5}]
+        state.training["trainer"] = {"state": {"log_history": logged, "best_model_checkpoint": f"{run}/checkpoint-10"}}
+        of_saver = {"fields": {"best_model_path": f"{run}/ckpt/{best}"}, "since_s": clock}
+        state.rank["outputs"] = {
+            "model_checkpoints": [of_saver],
+            "loggers": [{"files": {f"events.{clock}.run-{run.name}": 40}}],
+        }
+        state.rank["trainer"] = {"elapsed_s": clock, "boards": [f"{run}/runs"]}
+        state.training.update(training or {})
+        state.rank.update(rank or {})
         return state
 
     with pytest.MonkeyPatch.context() as patched:
@@ -64,10 +84,18 @@ def folded(run, **rank):
         return trained(str(run))
 
 
-def test_other_paths_and_times_are_information(tmp_path):
+def decisive(*arguments, code=1):
+    found = compared(*arguments, code=code)
+    return [pair["name"] for pair in found["plain"] if not pair["is_information"]]
+
+
+def test_the_folder_and_the_clocks_of_a_run_are_information(tmp_path):
     one, two = folded(tmp_path / "one"), folded(tmp_path / "two")
     found = compared(one, two, code=0)
-    assert {pair["name"] for pair in found["plain"]} == {"callback.dirpath", "callback.since_s", "rank 0.rank.path"}
+    assert {pair["name"].rpartition(".")[2] for pair in found["plain"]} >= {
+        "dirpath", "best_model_path", "last_model_path", "train", "eval_runtime", "best_model_checkpoint", "since_s",
+        "elapsed_s", "pytorch-lightning_version", "0",
+    }  # fmt: skip
     assert all(pair["is_information"] for pair in found["plain"])
     assert found["structure"] == []
     text = diff(one, two)[1]
@@ -76,12 +104,49 @@ def test_other_paths_and_times_are_information(tmp_path):
     assert diff(one, two, "--no-values")[0] == 1  # the bytes of a tensor's name differ, and what it holds is not known
 
 
-def test_what_decides_is_no_information(tmp_path):
-    one, two = folded(tmp_path / "one", position=3), folded(tmp_path / "two", position=4)
-    assert [pair["name"] for pair in compared(one, two)["plain"] if not pair["is_information"]] == [
-        "rank 0.rank.position"
-    ]
-    assert "weights equal" in diff(one, two)[1]
+def test_another_file_in_the_folder_of_a_run_is_a_difference(tmp_path):
+    one, two = folded(tmp_path / "one"), folded(tmp_path / "two", best="epoch=2.ckpt")
+    names = decisive(one, two)
+    assert {name.rpartition(".")[2] for name in names} == {"best_model_path", "kth_best_model_path", "last_model_path"}
+    assert len(names) == 4  # the rank's as well
+    assert len(compared(one, two)["structure"]) == 2  # what each has of the file that the other has not
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ({"model": "bert/base"}, {"model": "bert/large"}),
+        ({"model_id": 1}, {"model_id": 2}),
+        ({"id": "a", "host": "a", "token": "a", "uuid": "a"}, {"id": "b", "host": "b", "token": "b", "uuid": "b"}),
+        ({"start_time": 3.0}, {"start_time": 4.0}),
+        ({"weights_version": 1}, {"weights_version": 2}),
+        ({"dirpath": "/data/a"}, {"dirpath": "/data/b"}),
+        ({"since_s": 1.0, "train_runtime": 1.0}, {"since_s": 2.0, "train_runtime": 2.0}),
+        ({"bert/base": 1}, {"albert/base": 1}),
+        ({"a.b": 1}, {"a": {"b": 1}}),
+        ({"flag": 1}, {"flag": True}),
+        ({"position": 3}, {"position": 4}),
+    ],
+)  # fmt: skip
+def test_a_value_of_the_user_is_never_information_by_its_look(tmp_path, one, two):
+    found = [folded(tmp_path / name, training={"mine": own}) for name, own in (("one", one), ("two", two))]
+    names = set(decisive(*found))
+    assert names == {f"mine.{name}" for name in {*one, *two}} or names == {"mine.a.b"}
+    found = [folded(tmp_path / f"rank-{name}", rank={"mine": own}) for name, own in (("one", one), ("two", two))]
+    assert {name.removeprefix("rank 0.rank.") for name in decisive(*found)} == names
+    assert "weights equal" in diff(*found)[1]
+
+
+@pytest.mark.parametrize(("severity", "code"), [("info", 0), ("run", 1), ("structure", 1)])
+def test_the_recorded_severity_of_a_fact_decides(tmp_path, monkeypatch, severity, code):
+    from resume_core.state import Fact
+
+    describe, runs = Walk.describe, []
+    for name in ("bert/base", "bert/large"):
+        facts = {"hparams.model": Fact(name, severity), "data.0.path": Fact(f"/{name}", severity)}
+        monkeypatch.setattr(Walk, "describe", lambda self, facts=facts: {**describe(self), **facts})
+        runs.append(trained(str(tmp_path / name.replace("/", "-"))))
+    assert {fact["name"] for fact in compared(*runs, code=code)["config"]} >= {"hparams.model", "data.0.path"}
 
 
 def test_values_are_those_of_the_files(run):
@@ -164,6 +229,13 @@ def test_what_is_not_finite_is_not_measured():
     assert change(nan, nan).num_changed == 0
     found = change(nan, torch.tensor([float("nan"), 1.0, float("inf")]))
     assert (found.num_changed, found.largest, found.relative) == (1, None, None)
+
+
+def test_what_is_nearly_the_same_is_not_the_same():
+    large = torch.tensor([2**60, 5])
+    assert change(large, large + torch.tensor([1, 0])).num_changed == 1
+    assert change(torch.tensor([0.0, 1.0]), torch.tensor([-0.0, 1.0])).num_changed == 1
+    assert change(torch.tensor([1 + 1j, 1j]), torch.tensor([2 + 2j, 1j])).num_changed == 1
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int64", "bfloat16", "complex64", "float8_e4m3fn"])

@@ -40,7 +40,7 @@ def diff(
 
     Chunks with the same digest are not read.
 
-    Other paths, hosts, times and packages are information.
+    Other folders, hosts, times and packages of a run are information.
 
     Exit code 0: training would go on alike from both. 1: they are different, or one is damaged. 2: there is no answer.
     """

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 from resume_core.capture.runconfig import diff as config_diff
 from resume_core.cli.diff.leaves import ABSENT, Leaves, Pair, leaves_of, pairs_of
 from resume_core.cli.source import Source, find
+from resume_core.documents import EXTRAS, TENSORS
 from resume_core.naming import is_name
 from resume_core.saved_header import header_of
 
 if TYPE_CHECKING:
     from resume_core.cli.diff.values import Change
 
-__all__ = ["FILES", "Compared", "Count", "compare", "sources"]
-
-FILES = {"model": "model.safetensors", "training": "training.safetensors"}
-_EXTRAS = "extras.json"  # for exports alone
+__all__ = ["Compared", "Count", "compare", "sources"]
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,8 @@ class Compared:
 
     def _unexplained(self) -> list[Pair]:
         """Files with other bytes of which nothing else here says what that means."""
-        explained = {FILES[part] for part, count in self.counts.items() if count.num_differ is not None}
-        explained |= {pair.file for pair in (*self.plain, *self.structure)} | {_EXTRAS}
+        explained = {TENSORS[part] for part, count in self.counts.items() if count.num_differ is not None}
+        explained |= {pair.file for pair in (*self.plain, *self.structure)} | {EXTRAS}
         return [pair for pair in self.files if pair.name not in explained or ABSENT in (pair.a, pair.b)]
 
     def as_json(self) -> dict[str, Any]:
@@ -108,7 +106,7 @@ def compare(a: Source, b: Source, progress: Callable[[str, int, int], None] | No
     ]
     sides = [{} if one.is_thinned or other.is_thinned else leaves_of(one) for one, other in ((a, b), (b, a))]
     structure, plain = pairs_of(*sides)
-    parts = [part for part in FILES if _both_have(a, b, FILES[part])]
+    parts = [part for part in TENSORS if _both_have(a, b, TENSORS[part])]
     tensors = None
     if progress is not None:
         tensors = {part: _tensors(a, b, part, progress, sides) for part in parts}
@@ -119,13 +117,13 @@ def compare(a: Source, b: Source, progress: Callable[[str, int, int], None] | No
 def _count(
     a: Source, b: Source, part: str, sides: Sequence[Leaves], structure: list[Pair], tensors: dict[str, Any] | None
 ) -> Count:
-    name = FILES[part]
+    name = TENSORS[part]
     places = {place for side in sides for place, leaf in side.items() if leaf.file == name}
     num = len(places) or _num_stored(a, name)
     is_same = a.manifest.file(name) == b.manifest.file(name)
     if tensors is None:
         return Count(num, 0 if is_same else None)
-    return Count(num, len(tensors[part]) + sum(pair.name in places for pair in structure))
+    return Count(num, len(tensors[part]) + sum(pair.file == name for pair in structure))
 
 
 def _num_stored(source: Source, name: str) -> int:
@@ -163,10 +161,10 @@ def _both_have(a: Source, b: Source, name: str) -> bool:
 def _tensors(
     a: Source, b: Source, part: str, progress: Callable[[str, int, int], None], sides: Sequence[Leaves]
 ) -> list[Change]:
-    if a.manifest.file(FILES[part]) == b.manifest.file(FILES[part]):
+    if a.manifest.file(TENSORS[part]) == b.manifest.file(TENSORS[part]):
         return []  # nothing to be read, and torch need not be imported
     from resume_core.cli.diff.values import changes
 
-    places = [{leaf.tensor: place for place, leaf in side.items() if leaf.file == FILES[part]} for side in sides]
-    found = changes(a, b, FILES[part], lambda done, total: progress(FILES[part], done, total), places=places)
+    places = [{leaf.tensor: place for place, leaf in side.items() if leaf.file == TENSORS[part]} for side in sides]
+    found = changes(a, b, TENSORS[part], lambda done, total: progress(TENSORS[part], done, total), places=places)
     return sorted(found, key=lambda change: (change.relative is not None, -(change.relative or 0.0)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -83,7 +83,7 @@ def changes(
     name: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
     *,
-    places: Sequence[Mapping[str, str]] = ({}, {}),
+    places: Sequence[Mapping[str, Hashable]] = ({}, {}),
 ) -> Iterator[Change]:
     """The tensors of one file that are not the same, of those that both sides have alike.
 
@@ -134,11 +134,13 @@ def _is_same(left: _File, one: Stored, right: _File, two: Stored) -> bool:
 def _change(name: str, stored: Stored, one: torch.Tensor, two: torch.Tensor) -> Change:
     kind = f"{str(stored.dtype).removeprefix('torch.')}{list(stored.shape)}"
     number, largest, apart, length = 0, 0.0, 0.0, 0.0
-    for a, b in zip(torch.split(one, _BLOCK), torch.split(two, _BLOCK), strict=True):
-        a, b = _plain(a), _plain(b)
-        differ = (a != b) & ~(a.isnan() & b.isnan())
+    for one_raw, two_raw in zip(torch.split(one, _BLOCK), torch.split(two, _BLOCK), strict=True):
+        a, b = _parts(one_raw), _parts(two_raw)
+        differ = _bits_differ(a, b)
+        a, b = _wide(a), _wide(b)
+        differ &= ~(a.isnan() & b.isnan())
         if differ.any():
-            number += int(differ.sum())
+            number += int(differ.view(len(one_raw), -1).any(1).sum())
             gap = torch.where(differ, (b - a).abs(), 0.0)
             largest = max(largest, _worst(gap))
             apart += float(gap.square().sum())
@@ -147,8 +149,17 @@ def _change(name: str, stored: Stored, one: torch.Tensor, two: torch.Tensor) -> 
     return Change(name, kind, one.numel(), number, largest if math.isfinite(largest) else None, relative)
 
 
-def _plain(block: torch.Tensor) -> torch.Tensor:
-    real = torch.view_as_real(block).flatten() if block.is_complex() else block
+def _parts(block: torch.Tensor) -> torch.Tensor:
+    """Real and imaginary parts side by side."""
+    return torch.view_as_real(block).flatten() if block.is_complex() else block
+
+
+def _bits_differ(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """As they are stored: in float64 two large integers may be the same, and signed zeros always are."""
+    return (a.view(torch.uint8) != b.view(torch.uint8)).view(len(a), -1).any(1)
+
+
+def _wide(real: torch.Tensor) -> torch.Tensor:
     return real.to(torch.float32 if real.element_size() == 1 else real.dtype).to(torch.float64)
 
 
