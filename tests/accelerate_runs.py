@@ -63,7 +63,7 @@ def start(*jobs: Job, size: int = 1) -> list[Any]:
         port = int(found.getsockname()[1])
     ranks = [None] if size == 1 else [(rank, size, port) for rank in range(size)]
     processes = [
-        harness._CONTEXT.Process(target=_child, args=jobs, kwargs={"ranks": each}, daemon=False) for each in ranks
+        harness.CONTEXT.Process(target=_child, args=jobs, kwargs={"ranks": each}, daemon=False) for each in ranks
     ]
     for process in processes:
         process.start()

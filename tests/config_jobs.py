@@ -126,7 +126,7 @@ def results_of(framework: str, names: list[str], root: Path, size: int) -> list[
     for kind in ("whole", "longer"):
         _fill(root / kind)
     shared = (framework, names, str(root))
-    processes = [harness._CONTEXT.Process(target=_child, args=(*shared, rank, size, port)) for rank in range(size)]
+    processes = [harness.CONTEXT.Process(target=_child, args=(*shared, rank, size, port)) for rank in range(size)]
     for process in processes:
         process.start()
     for rank, process in enumerate(processes):

@@ -112,7 +112,8 @@ def digest(tree: Any) -> str:
     return state.hexdigest()
 
 
-def _child(job: Job) -> None:
+def child(job: Job) -> None:
+    """What the process of a job does."""
     import scripts
 
     multiprocessing.set_start_method("fork", force=True)  # as in a plain script; the forkserver hands down its own
@@ -160,13 +161,13 @@ def _armed(job: Job) -> Any:
     return kills.arm([job.directory], death and kills.Death(*death))
 
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(PRELOAD)
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(PRELOAD)
 
 
 def start(job: Job) -> Any:
     Path(job.root).mkdir(parents=True, exist_ok=True)
-    process = _CONTEXT.Process(target=_child, args=(job,), daemon=False)
+    process = CONTEXT.Process(target=child, args=(job,), daemon=False)
     process.start()
     return process
 

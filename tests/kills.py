@@ -151,7 +151,7 @@ def begin(start: Start, deaths: dict[int, Death] | None = None) -> list[Any]:
     """Start the processes of a start; ``deaths`` says which ranks die, and when."""
     start.root.mkdir(parents=True, exist_ok=True)
     each = range(start.num_ranks)
-    made = [harness._CONTEXT.Process(target=_walk, args=(start, r, (deaths or {}).get(r))) for r in each]
+    made = [harness.CONTEXT.Process(target=_walk, args=(start, r, (deaths or {}).get(r))) for r in each]
     for process in made:
         process.start()
     return made
@@ -186,8 +186,8 @@ def die(start: Start, death: Death, rank: int = 0) -> bool:
 
 def in_limited_memory(work: Callable[..., Any], *args: Any) -> Any:
     """What ``work`` returns in a process that gets no more than 512 MiB of memory beside what it has."""
-    ours, theirs = harness._CONTEXT.Pipe()
-    process = harness._CONTEXT.Process(target=_limited, args=(theirs, work, args))
+    ours, theirs = harness.CONTEXT.Pipe()
+    process = harness.CONTEXT.Process(target=_limited, args=(theirs, work, args))
     process.start()
     theirs.close()
     result = ours.recv() if ours.poll(harness.DEADLINE_S) else None

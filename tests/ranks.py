@@ -27,24 +27,29 @@ def _child(job: Job, rank: int, size: int, port: int) -> None:
     options = dict(job.options)
     strategy = DDPStrategy(process_group_backend="gloo", **options.pop("ddp", {}))
     options["trainer"] = {"strategy": strategy, "devices": size, **options.get("trainer", {})}
-    harness._child(of_rank(job, rank).but(options=options))
+    harness.child(of_rank(job, rank).but(options=options))
 
 
 def _prepare(job: Job, rank: int) -> None:
     """What the options of a job change in one of its ranks."""
     import scripts
+
+    scripts.Net = _net(job.options, rank)
+    if rank:
+        _shift_clocks(job.options.get("clock_off_s", 0.0))
+    if rank == 1 and "stuck_at" in job.options:
+        _get_stuck(job, rank)
+
+
+def _net(options: dict[str, Any], rank: int) -> Any:
+    import scripts
     import torch
-
-    from resume_core.storage import CheckpointWriter
-
-    options = job.options
 
     class Net(scripts.Net):
         def __init__(self, job: Job) -> None:
             super().__init__(job)
             if options.get("net") == "normalised":
                 self.layers.insert(1, torch.nn.BatchNorm1d(8))
-
             self.factor = 1.0
 
         def loss(self, batch: Any) -> Any:
@@ -69,21 +74,27 @@ def _prepare(job: Job, rank: int) -> None:
                 arguments["sync_dist"] = True
             super().log(name, value, **arguments)
 
-    scripts.Net = Net
-    off_s = options.get("clock_off_s", 0.0) if rank else 0.0
-    if off_s:
-        monotonic, now = time.monotonic, time.time
-        time.monotonic, time.time = lambda: monotonic() + off_s, lambda: now() + off_s
-    if rank == 1 and "stuck_at" in options:
-        plain = CheckpointWriter.write_part
+    return Net
 
-        def write_part(writer: Any) -> Any:
-            if writer._slot.serial == options["stuck_at"]:
-                of_rank(job, rank).path("stuck").touch()
-                time.sleep(harness.DEADLINE_S)
-            return plain(writer)
 
-        CheckpointWriter.write_part = write_part
+def _shift_clocks(off_s: float) -> None:
+    monotonic, now = time.monotonic, time.time
+    time.monotonic, time.time = lambda: monotonic() + off_s, lambda: now() + off_s
+
+
+def _get_stuck(job: Job, rank: int) -> None:
+    """In the background, in writing what this rank has of one of the saves."""
+    from resume_core.storage import CheckpointWriter
+
+    plain = CheckpointWriter.write_part
+
+    def write_part(writer: Any) -> Any:
+        if writer._slot.serial == job.options["stuck_at"]:
+            of_rank(job, rank).path("stuck").touch()
+            time.sleep(harness.DEADLINE_S)
+        return plain(writer)
+
+    CheckpointWriter.write_part = write_part
 
 
 def _free_port() -> int:
@@ -94,7 +105,7 @@ def _free_port() -> int:
 
 def start(job: Job, size: int) -> list[Any]:
     port = _free_port()
-    processes = [harness._CONTEXT.Process(target=_child, args=(job, rank, size, port)) for rank in range(size)]
+    processes = [harness.CONTEXT.Process(target=_child, args=(job, rank, size, port)) for rank in range(size)]
     for process in processes:
         process.start()
     return processes

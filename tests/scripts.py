@@ -339,14 +339,7 @@ def callbacks(job: harness.Job) -> list[L.Callback]:
     ]
 
 
-def run(job: harness.Job) -> None:
-    warnings.filterwarnings("ignore", ".*does not have many workers.*|.*This DataLoader will create.*|.*smaller than.*")
-    logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
-    torch.set_num_threads(1)
-    if "die" in job.options:
-        dying.die(**job.options["die"])
-    L.seed_everything(job.seed, verbose=False)
-    net = Tuned(job) if job.script == "tuned" else MODULES[job.options.get("module", "plain")](job)
+def trainer_of(job: harness.Job) -> L.Trainer:
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
     arguments = {
         "max_epochs": job.epochs,
@@ -362,7 +355,18 @@ def run(job: harness.Job) -> None:
         "plugins": [MixedPrecision("16-mixed", "cpu", scaler=scaler)] if job.options.get("scaler") else None,
     }
     arguments |= outputs.arguments(job) | job.options.get("trainer", {})
-    trainer = L.Trainer(**arguments, callbacks=callbacks(job))
+    return L.Trainer(**arguments, callbacks=callbacks(job))
+
+
+def run(job: harness.Job) -> None:
+    warnings.filterwarnings("ignore", ".*does not have many workers.*|.*This DataLoader will create.*|.*smaller than.*")
+    logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
+    torch.set_num_threads(1)
+    if "die" in job.options:
+        dying.die(**job.options["die"])
+    L.seed_everything(job.seed, verbose=False)
+    net = Tuned(job) if job.script == "tuned" else MODULES[job.options.get("module", "plain")](job)
+    trainer = trainer_of(job)
     for end in job.options.get("fits", [None]):
         trainer.fit_loop.max_epochs = end or trainer.fit_loop.max_epochs
         given = () if job.script == "tuned" else loaders(job)

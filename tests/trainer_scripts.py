@@ -152,8 +152,7 @@ class Recorded(Trainer):
         return loss
 
 
-def make_trainer(job: harness.Job, kind: type[Recorded] = Recorded, **parts: Any) -> Recorded:
-    options, steps = job.options, job.save_steps
+def training_arguments(job: harness.Job) -> TrainingArguments:
     arguments = {
         "per_device_train_batch_size": job.batch_size,
         "per_device_eval_batch_size": 4,
@@ -166,33 +165,43 @@ def make_trainer(job: harness.Job, kind: type[Recorded] = Recorded, **parts: Any
         "dataloader_persistent_workers": job.persistent,
         "dataloader_pin_memory": False,
         "seed": job.seed,
-        **options.get("arguments", {}),
+        **job.options.get("arguments", {}),
     }
-    folder = options.get("hf", f"{job.directory}-hf")
+    folder = job.options.get("hf", f"{job.directory}-hf")
     quiet = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "remove_unused_columns": False}
-    args = TrainingArguments(folder, **quiet | arguments)
-    counting = Counting(job)
-    callbacks: list[Any] = [counting]
-    if "patience" in options:
-        callbacks.append(EarlyStoppingCallback(options["patience"]))
+    return TrainingArguments(folder, **quiet | arguments)
+
+
+def resume_callback(job: harness.Job) -> TrainerResumeCallback:
+    options, steps = job.options, job.save_steps
     changes = Changes(allow=job.allow, otherwise=job.otherwise)
     if options.get("no_directory"):
-        resume = TrainerResumeCallback(changes=changes)
-    else:
-        save = SaveEvery(steps=steps, minutes=None if steps else 1e-9)
-        resume = TrainerResumeCallback(
-            job.directory, resume=job.resume, save=save, keep=Keep(last=job.keep), changes=changes,
-            check=options.get("check"), watch=options.get("watch"),
-        )  # fmt: skip
+        return TrainerResumeCallback(changes=changes)
+    return TrainerResumeCallback(
+        job.directory,
+        resume=job.resume,
+        save=SaveEvery(steps=steps, minutes=None if steps else 1e-9),
+        keep=Keep(last=job.keep),
+        changes=changes,
+        check=options.get("check"),
+        watch=options.get("watch"),
+    )
+
+
+def make_trainer(job: harness.Job, kind: type[Recorded] = Recorded, **parts: Any) -> Recorded:
+    args, counting, resume = training_arguments(job), Counting(job), resume_callback(job)
+    callbacks: list[Any] = [counting]
+    if "patience" in job.options:
+        callbacks.append(EarlyStoppingCallback(job.options["patience"]))
     if job.plugin:
         callbacks.append(resume)
     torch.manual_seed(job.seed)
     validation = Samples(job, 7, "val") if args.eval_strategy != "no" else None
-    parts = {"model": Net(options), "train_dataset": Samples(job, job.num_samples), **parts}
+    parts = {"model": Net(job.options), "train_dataset": Samples(job, job.num_samples), **parts}
     trainer = kind(args=args, eval_dataset=validation, callbacks=callbacks, **parts)
     trainer.job, trainer.counting = job, counting
     counting.resume, counting.trainer = resume, trainer
-    if options.get("scaler"):
+    if job.options.get("scaler"):
         trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
     return trainer
 

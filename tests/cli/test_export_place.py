@@ -105,7 +105,7 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(run, tmp_path, owner, name):
         if before:
             out.write_text(before)
         arguments = ["export", str(run), str(out), "--format", "safetensors", "--force"]
-        process = harness._CONTEXT.Process(target=export_and_die, args=(owner, name, arguments))
+        process = harness.CONTEXT.Process(target=export_and_die, args=(owner, name, arguments))
         process.start()
         process.join(harness.DEADLINE_S)
         assert process.exitcode == -signal.SIGKILL

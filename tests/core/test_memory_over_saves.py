@@ -56,8 +56,8 @@ def test_memory_stays_at_one_arena_over_a_hundred_saves(tmp_path):
     shared = Path("/dev/shm")
     enough = shared.is_dir() and shutil.disk_usage(shared).free > 8 * STATE_BYTES
     with tempfile.TemporaryDirectory(dir=shared if enough else tmp_path) as root:
-        ours, theirs = harness._CONTEXT.Pipe()
-        process = harness._CONTEXT.Process(target=_hundred_saves, args=(Path(root), theirs))
+        ours, theirs = harness.CONTEXT.Pipe()
+        process = harness.CONTEXT.Process(target=_hundred_saves, args=(Path(root), theirs))
         process.start()
         theirs.close()
         assert ours.poll(240)

@@ -98,8 +98,8 @@ def _others(pipe):
 
 
 def test_lightning_alone_imports_nothing_of_the_other_package():
-    ours, theirs = harness._CONTEXT.Pipe()
-    process = harness._CONTEXT.Process(target=_others, args=(theirs,))
+    ours, theirs = harness.CONTEXT.Pipe()
+    process = harness.CONTEXT.Process(target=_others, args=(theirs,))
     process.start()
     theirs.close()
     assert ours.recv() == (True, [])

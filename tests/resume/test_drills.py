@@ -10,7 +10,7 @@ from pathlib import Path
 import accelerate_runs
 import harness
 import pytest
-from test_planted_faults import SAVED, train, whole_job
+from checked import SAVED, train, whole_job
 
 _NUMBERS = itertools.count()
 FRAMEWORKS = ["lightning", "accelerate", "trainer"]

@@ -6,7 +6,7 @@ import harness
 import pytest
 import trainer_runs
 from harness import batches
-from test_signals import accelerate, lightning, trainer
+from unscheduled import accelerate, lightning, trainer
 
 WINDOWS = {
     lightning: {"options": {"trainer": {"accumulate_grad_batches": 2}}},

@@ -9,7 +9,7 @@ import harness
 import pytest
 from harness import batches
 from servers.metadata import Gcp
-from test_signals import accelerate, lightning, trainer
+from unscheduled import accelerate, lightning, trainer
 
 
 @contextmanager

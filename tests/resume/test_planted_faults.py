@@ -10,9 +10,9 @@ import accelerate_runs
 import harness
 import pytest
 import ranks
+from checked import SAVED, train, whole_job
 from harness import Job
 
-SAVED = 5  # of the batches of the whole run
 FOUND = {
     "optimizer state dropped": ("optimizers.0.state", "weights"),
     "scheduler reset": ("optimizers.0.param_groups.0.lr", "learning rate"),
@@ -25,22 +25,6 @@ FOUND = {
 }
 TWO_RANKS = "generators of another rank"
 ONE_RANK = [name for name in FOUND if name != TWO_RANKS]
-
-
-def whole_job(root: Path, framework: str) -> Job:
-    """Saves once in the middle; what follows is recorded behind that."""
-    script = {"lightning": "small", "accelerate": "small", "trainer": "trainer"}[framework]
-    return Job(
-        str(root), "whole", str(root / "ckpt"), script=script, save_steps=SAVED, keep=99, settle=True,
-        num_samples=40, epochs=1, options={"scaler": True, "val": False},
-    )  # fmt: skip
-
-
-def train(job: Job, framework: str) -> None:
-    if framework == "lightning":
-        harness.train(job)
-    else:
-        accelerate_runs.train(job)
 
 
 def fails(job: Job, framework: str) -> str:
