@@ -10,7 +10,7 @@ from typing import Any
 from exact.compare import Observation, Trained, observe, trained
 from exact.job import Job
 from exact.processes import Failed, Start
-from exact.tools import TOOLS
+from exact.tools import is_ours
 
 SEED, OTHER_SEED = 7, 1234
 NUM_TRIES, SAVED_S = 3, 15
@@ -60,40 +60,40 @@ CASES: Mapping[str, Case] = {
 }
 
 
-def start_again(case: Case, ours: bool) -> dict[str, Any]:
-    """What a start after the first has of its own; ours always has another seed."""
-    return {"seed": OTHER_SEED, **case.again} if ours else dict(case.again)
+def start_again(job: Job, case: Case) -> Job:
+    """The job as a start after the first does it; ours always has another seed."""
+    return job.but(**{"seed": OTHER_SEED, **case.again} if is_ours(job) else case.again)
 
 
 def run_case(tool: str, case: Case, folder: str) -> Observation:
     """The uninterrupted run, then the interrupted one."""
-    ours = TOOLS[tool].ours
     job = Job(tool, f"{folder}/interrupted", **case.job)
     whole = job.but(folder=f"{folder}/whole")
     start = Start(whole)
     try:
         start.finish()
-        return observe(trained(start.jobs, ours=ours), _interrupted(job, case, ours=ours))
+        return observe(trained(start.jobs), _interrupted(job, case))
     except Failed as error:
         return Observation(failed=str(error)[:400])
 
 
-def _interrupted(job: Job, case: Case, *, ours: bool) -> Sequence[Trained]:
+def _interrupted(job: Job, case: Case) -> Sequence[Trained]:
     found = []
     for number, (cut, saved) in enumerate(zip(case.cuts, case.saved, strict=True), 1):
-        again = start_again(case, ours) if number > 1 else {}
-        found.append(cut_at(job.but(name=f"start-{number}", pause_at=cut, **again), saved, case.terminated, ours=ours))
-    last = Start(job.but(name=f"start-{len(case.cuts) + 1}", **start_again(case, ours)))
+        again = start_again(job, case) if number > 1 else job
+        found.append(cut_at(again.but(name=f"start-{number}", pause_at=cut), saved, terminated=case.terminated))
+    last = Start(start_again(job, case).but(name=f"start-{len(case.cuts) + 1}"))
     last.finish()
-    return [*found, trained(last.jobs, ours=ours)]
+    return [*found, trained(last.jobs)]
 
 
-def cut_at(job: Job, saved: int, terminated: bool = False, *, ours: bool) -> Trained:
+def cut_at(job: Job, saved: int, *, terminated: bool = False) -> Trained:
     """Train until the process pauses and what was to be saved is there; then end it from outside.
 
     Raises:
         Failed: it never got there.
     """
+    ours = is_ours(job)
 
     def is_saved() -> bool:
         return not ours or any(saved <= each <= (job.pause_at or 0) for each in committed(job))
@@ -109,7 +109,7 @@ def cut_at(job: Job, saved: int, terminated: bool = False, *, ours: bool) -> Tra
         start.terminate()
     else:
         start.kill()
-    return trained(start.jobs, ours=ours)
+    return trained(start.jobs)
 
 
 def committed(job: Job) -> set[int]:

@@ -11,7 +11,6 @@ from exact.cases import OTHER_SEED, cut_at
 from exact.damage import CASE
 from exact.job import Job, lines
 from exact.processes import Failed, Start
-from exact.tools import TOOLS
 
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     "batch size": {"batch_size": 8},
@@ -32,9 +31,8 @@ def changed_starts(tool: str, folder: str) -> dict[str, tuple[str, str]]:
     Raises:
         Failed: a start without a change did not do what it must.
     """
-    ours = TOOLS[tool].ours
     job = Job(tool, f"{folder}/killed", allow_seed=False, **CASE.job)
-    cut_at(job.but(pause_at=CASE.cuts[0]), CASE.saved[0], ours=ours)
+    cut_at(job.but(pause_at=CASE.cuts[0]), CASE.saved[0])
     usual = _start(_copied(job, folder, {}))
     return {name: _noticed(_copied(job, folder, change), usual) for name, change in CHANGES.items()}
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from exact.job import Job, lines
+from exact.tools import is_ours
 
 Line = dict[str, Any]
 
@@ -52,9 +53,9 @@ class Observation:
 FIELDS = ("ids", "inputs", "dropout", "rate", "loss")
 
 
-def begins_at(job: Job, ours: bool) -> int:
+def begins_at(job: Job) -> int:
     """How many batches a start took as done: what its checkpoint says with ours, what the tool says otherwise."""
-    if not ours:
+    if not is_ours(job):
         return int(lines(job)[0]["begins_at"])
     newest = max(job.checkpoints.glob("attempt-*/attempt.json"), key=lambda path: path.parent.name)
     origin = json.loads(newest.read_text())["restored_from"]
@@ -73,8 +74,8 @@ class Trained:
     parameters: list[str]
 
 
-def trained(jobs: Sequence[Job], *, ours: bool) -> Trained:
-    start = begins_at(jobs[0], ours)
+def trained(jobs: Sequence[Job]) -> Trained:
+    start = begins_at(jobs[0])
     found = [lines(job) for job in jobs]
     ranks = [[line for line in rank if "ids" in line] for rank in found]
     for rank in ranks:

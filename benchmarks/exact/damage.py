@@ -11,7 +11,7 @@ from exact.cases import CASES, committed, cut_at, start_again
 from exact.compare import trained
 from exact.job import Job
 from exact.processes import Failed, Start
-from exact.tools import TOOLS
+from exact.tools import is_ours
 
 CASE = CASES["plain"]
 PASSED_OVER, STOPPED, NO_EFFECT, SILENT = "passed over", "stopped", "no effect", "silent"
@@ -33,8 +33,9 @@ DAMAGES: Sequence[tuple[str, Callable[[Path], None]]] = (
 )
 
 
-def newest_files(job: Job, *, ours: bool) -> list[Path]:
+def newest_files(job: Job) -> list[Path]:
     """Those of the checkpoint that a start would go on from, relative to the folder of checkpoints."""
+    ours = is_ours(job)
     pattern = "attempt-*/step-*/manifest.json" if ours else "*"
     places = [path for path in job.checkpoints.glob(pattern) if ours or path.name[-1].isdigit() or path.is_file()]
     newest = max(places, key=lambda path: path.stat().st_mtime_ns)
@@ -49,16 +50,15 @@ def damaged_starts(tool: str, folder: str) -> Iterator[tuple[str, str, str]]:
     Raises:
         Failed: a start whose files are whole did not do what it must.
     """
-    ours = TOOLS[tool].ours
     job = Job(tool, f"{folder}/killed", **CASE.job)
-    cut_at(job.but(pause_at=CASE.cuts[0]), CASE.saved[0], ours=ours)
-    newest = max(committed(job)) if ours else CASE.saved[0]
-    whole = _start(_copied(job, f"{folder}/whole"), ours=ours)
-    for file in newest_files(job, ours=ours):
+    cut_at(job.but(pause_at=CASE.cuts[0]), CASE.saved[0])
+    newest = max(committed(job)) if is_ours(job) else CASE.saved[0]
+    whole = _start(_copied(job, f"{folder}/whole"))
+    for file in newest_files(job):
         for name, damage in DAMAGES:
             copy = _copied(job, f"{folder}/damaged")
             damage(copy.checkpoints / file)
-            yield file.name, name, _outcome(copy, newest, whole, ours=ours)
+            yield file.name, name, _outcome(copy, newest, whole)
 
 
 def _copied(job: Job, folder: str) -> Job:
@@ -67,19 +67,19 @@ def _copied(job: Job, folder: str) -> Job:
     return job.but(folder=folder, name="start-2")
 
 
-def _start(job: Job, *, ours: bool) -> list[str]:
-    start = Start(job.but(**start_again(CASE, ours)))
+def _start(job: Job) -> list[str]:
+    start = Start(start_again(job, CASE))
     start.finish()
-    return trained(start.jobs, ours=ours).parameters
+    return trained(start.jobs).parameters
 
 
-def _outcome(job: Job, newest: int, whole: list[str], *, ours: bool) -> str:
-    start = Start(job.but(**start_again(CASE, ours)))
+def _outcome(job: Job, newest: int, whole: list[str]) -> str:
+    start = Start(start_again(job, CASE))
     try:
         start.finish()
     except Failed:
         return STOPPED
-    found = trained(start.jobs, ours=ours)
+    found = trained(start.jobs)
     if found.begins_at < newest:
         return PASSED_OVER
     return NO_EFFECT if found.parameters == whole else SILENT

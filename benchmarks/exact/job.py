@@ -27,8 +27,8 @@ class Job:
         save_every: optimizer steps between saves; None to save at the end of each epoch.
         validate_every: batches between validations, with one at each end of an epoch; None for none.
         pause_at: batches of the run that are done when the process begins to wait for its parent.
-    settle_at: batches done when it lets a save that is under way end, so that the next one is not put off.
-    slow_s: how long each batch takes from then on: the Trainer saves three seconds after a SIGTERM.
+        settle_at: batches done when it lets a save that is under way end, so that the next one is not put off.
+        slow_s: how long each batch takes from then on: the Trainer saves three seconds after a SIGTERM.
     """
 
     tool: str

@@ -55,3 +55,8 @@ TOOLS: Mapping[str, Tool] = {
     "trainer-ours": Tool("**Trainer, exact-resume**", "with_trainer", ours=True),
 }
 """By their names on the command line."""
+
+
+def is_ours(job: Job) -> bool:
+    """Whether this project is added to what trains."""
+    return TOOLS[job.tool].ours
