@@ -61,7 +61,7 @@ from resume_core.candidates import line
 from resume_core.directory import open_lineage
 from resume_core.ends import finished_fit
 from resume_core.policy import Keep
-from resume_core.restore import read_key
+from resume_core.saved_header import read_key
 from resume_core.storage.retention import outlook
 
 lineage = open_lineage(sys.argv[1])

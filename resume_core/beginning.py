@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from resume_core.accepted import warn_of_names
 from resume_core.candidates import asked, first_preamble, line, named_checkpoint
 from resume_core.capture.chosen import describe_chosen
 from resume_core.capture.provenance import provenance
@@ -22,7 +23,8 @@ from resume_core.framework import Framework
 from resume_core.naming import resolve
 from resume_core.origin import ORIGIN, Origin, check_origin, find_origin
 from resume_core.policy import Changes
-from resume_core.restore import Restored, Restorer, read_key, read_origin, warn_of_names
+from resume_core.restore import Restored, Restorer
+from resume_core.saved_header import read_key, read_origin
 from resume_core.state import RunConfig, State
 from resume_core.storage import CheckpointRef, Lineage
 
@@ -188,8 +190,16 @@ class Beginning:
         """
         for error in self._lineage.glance().damaged() if self._ranks.is_first else ():
             self._log.warning("%s", error)
-        parts = (self._checkpointer, self._lineage, self._changes, self._describe, self._log, self._ranks)
-        found = Restorer(*parts, self._framework.live_weights).first_usable(self._candidates)
+        restorer = Restorer(
+            self._checkpointer,
+            self._lineage,
+            self._changes,
+            describe=self._describe,
+            live=self._framework.live_weights,
+            ranks=self._ranks,
+            log=self._log,
+        )
+        found = restorer.first_usable(self._candidates)
         self.fits.adopt(self._ranks.share("the fits", self.fits.seen()))
         if found is not None:
             self.restored, _ = found

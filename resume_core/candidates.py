@@ -11,7 +11,7 @@ from resume_core.directory import open_lineage
 from resume_core.errors import CheckpointNotFoundError
 from resume_core.naming import is_latest, is_name, resolve
 from resume_core.nearest import nearest
-from resume_core.restore import read_preamble
+from resume_core.saved_header import read_preamble
 from resume_core.storage import CheckpointRef, Lineage
 
 __all__ = ["asked", "first_preamble", "line", "named_checkpoint", "open_lineage", "peek", "resume_mode"]

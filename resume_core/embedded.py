@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from resume_core.accepted import report, restore_threads, warn_of_names
 from resume_core.capture.chosen import describe_chosen
 from resume_core.capture.provenance import provenance
 from resume_core.capture.rng import derive
@@ -24,7 +25,6 @@ from resume_core.evidence import Observer
 from resume_core.framework import Framework
 from resume_core.origin import ORIGIN
 from resume_core.policy import Changes
-from resume_core.restore import report, restore_threads, warn_of_names
 from resume_core.state import Ahead, Ending, Progress, RunConfig, State
 
 __all__ = ["EmbeddedSession", "Given", "adopt", "look_for_entry", "new_key"]

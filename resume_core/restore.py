@@ -1,20 +1,19 @@
 """Which checkpoint a run goes on from: candidates, comparison of configurations, reading.
 
-Nothing here touches a live object except the number of torch's threads; applying is the framework's part.
+Nothing here touches a live object but the weights that a checkpoint is read into; applying is the framework's part.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 
-from resume_core.capture.as_saved import goes_on_as_saved
-from resume_core.capture.runconfig import Accepted, Difference, as_seen_by, check, idle_names, idle_text, table
+from resume_core.accepted import report, warn_of_names
+from resume_core.capture.runconfig import Accepted, as_seen_by, check
 from resume_core.checkpointer import Checkpointer
 from resume_core.errors import (
     CheckpointNotFoundError,
@@ -26,26 +25,14 @@ from resume_core.errors import (
 from resume_core.origin import ORIGIN, Origin
 from resume_core.policy import Changes
 from resume_core.ranks import Ranks
-from resume_core.saved_header import Header, header_of, origin_of
+from resume_core.saved_header import Header, header_of
 from resume_core.state import Progress, RunConfig, State
 from resume_core.storage import CheckpointRef, Lineage, Manifest
 
-__all__ = [
-    "Restored",
-    "Restorer",
-    "consequences",
-    "is_same_machine",
-    "read_key",
-    "read_origin",
-    "read_preamble",
-    "report",
-    "restore_threads",
-    "warn_of_names",
-]
+__all__ = ["Restored", "Restorer"]
 
 _T = TypeVar("_T")
 _DAMAGE, _GONE = "damage", "gone"
-_THREADS = "environment.threads"
 
 
 @dataclass(frozen=True)
@@ -71,14 +58,14 @@ class Restored:
     progress: Progress
     key: int
     accepted: Accepted
-    size_bytes: int = 0
-    finished: Mapping[str, Any] | None = None
-    origin: Origin | None = None
-    tier: str = ""
-    is_promoted: bool = True
-    all_bytes: int = 0
-    digest: str = ""
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    size_bytes: int
+    finished: Mapping[str, Any] | None
+    origin: Origin | None
+    tier: str
+    is_promoted: bool
+    all_bytes: int
+    digest: str
+    evidence: Mapping[str, Any]
 
 
 class Restorer:
@@ -89,9 +76,9 @@ class Restorer:
         lineage: of the run; tells where a checkpoint is.
         changes: what may differ from the run that saved.
         describe: the config of the run that resumes, given the key of the run.
-        log: where messages go.
+        live: gives live tensors that the weights may be read into, by name.
         ranks: those that train together; all use the same checkpoint.
-        live: gives live tensors that the weights may be read into, by name; none unless given.
+        log: where messages go.
     """
 
     def __init__(
@@ -99,18 +86,16 @@ class Restorer:
         checkpointer: Checkpointer,
         lineage: Lineage,
         changes: Changes,
+        *,
         describe: Callable[[int], RunConfig],
-        log: logging.Logger,
+        live: Callable[[], Mapping[str, torch.Tensor]],
         ranks: Ranks,
-        live: Callable[[], Mapping[str, torch.Tensor]] = dict,
+        log: logging.Logger,
     ) -> None:
-        self._checkpointer, self._lineage = checkpointer, lineage
-        self._ranks = ranks
-        self._live = live
-        self._is_touched = False
-        self._changes = changes
-        self._describe = describe
-        self._log = log
+        self._checkpointer, self._lineage, self._changes = checkpointer, lineage, changes
+        self._describe, self._live = describe, live
+        self._ranks, self._log = ranks, log
+        self._is_touched = False  # whether live weights were read into
 
     def first_usable(self, candidates: Callable[[], Iterable[CheckpointRef]]) -> tuple[Restored, State] | None:
         """Read the first candidate that is whole; those before it are reported.
@@ -218,10 +203,10 @@ class Restorer:
         state = self._checkpointer.read(ref, manifest, stores=stores, into={"model": live})
         report(accepted, self._log)
         restored = Restored(
-            manifest.ref,
-            header.progress,
-            header.key,
-            accepted,
+            ref=manifest.ref,
+            progress=header.progress,
+            key=header.key,
+            accepted=accepted,
             size_bytes=self._checkpointer.size_bytes(manifest),
             finished=header.finished,
             origin=header.origin,
@@ -234,98 +219,9 @@ class Restorer:
         return restored, state
 
 
-def warn_of_names(changes: Changes, known: set[str], log: logging.Logger) -> None:
-    """Say which names in ``changes`` no run has: a misspelt one would be found out only when it is needed."""
-    idle = idle_names(changes, known)
-    if idle:
-        log.warning("Changes(allow=...) names what no run has: %s", idle_text(idle, known))
-
-
-def report(accepted: Accepted, log: logging.Logger) -> None:
-    """Say which differences were accepted, and why."""
-    warned = 'the run differs from its checkpoint (Changes(otherwise="warn")):\n%s'
-    kept = "accepted, and not applied: the run goes on with the saved values of these (see the docs of `changes`):\n%s"
-    not_applied = tuple(d for d in (*accepted.allowed, *accepted.warned) if goes_on_as_saved(d.name))
-    applied = tuple(d for d in accepted.allowed if d not in not_applied)
-    hopes = any(d.name != "seed" for d in not_applied)  # another seed at each start is nothing to be told of
-    inexact = (
-        "from here on the run may not be what it would have been, bit for bit: it goes on, and since its checkpoint "
-        "these have changed:\n%s"
-    )
-    others = tuple(difference for difference in accepted.info if difference not in accepted.inexact)
-    for level, text, differences in (
-        (logging.WARNING, warned, tuple(d for d in accepted.warned if d not in not_applied)),
-        (logging.WARNING if hopes else logging.INFO, kept, not_applied),
-        (logging.WARNING, inexact, accepted.inexact),
-        (logging.INFO, "changes that were allowed:\n%s", applied),
-        (logging.INFO, "other differences, for your information:\n%s", others),
-    ):
-        if differences:
-            log.log(level, text, table(differences))
-
-
 def _worst(found: list[list[str]]) -> list[str]:
     """What decides for all: an error on any rank, else damage on any."""
     several = len(found) > 1
     named = [[kind, f"on rank {rank}: {text}" if several else text] for rank, (kind, text) in enumerate(found) if kind]
     order = (_DAMAGE, _GONE)  # what was deleted may have been seen half-deleted elsewhere
     return max(named, key=lambda item: order.index(item[0]) if item[0] in order else len(order), default=["", ""])
-
-
-def read_key(lineage: Lineage, ref: CheckpointRef) -> int | None:
-    """The key of the run that wrote a checkpoint, None when its manifest cannot be used."""
-    try:
-        return header_of(lineage.read_manifest(ref)).key
-    except (CorruptCheckpointError, CheckpointNotFoundError):
-        return None
-
-
-def read_preamble(lineage: Lineage, ref: CheckpointRef) -> Mapping[str, Any] | None:
-    """What a checkpoint tells the framework before it is read, None when its manifest cannot be used."""
-    try:
-        return dict(lineage.read_manifest(ref).header.get("preamble", {}))
-    except (CorruptCheckpointError, CheckpointNotFoundError, TypeError, ValueError):
-        return None
-
-
-def read_origin(lineage: Lineage, ref: CheckpointRef) -> Origin | None:
-    """What the run that wrote a checkpoint had started from, None for a run that began anew.
-
-    Raises:
-        CorruptCheckpointError: the manifest cannot be used.
-        CheckpointNotFoundError: it is gone.
-    """
-    return origin_of(lineage.read_manifest(ref))
-
-
-def restore_threads(accepted: Accepted, log: logging.Logger) -> None:
-    """Let torch compute with as many threads as the run did: sums are split over them and round accordingly."""
-    difference = next((d for d in accepted.info if d.name == _THREADS), None)
-    if difference is None or not isinstance(difference.saved, int):
-        return
-    if _has_cores(difference):
-        torch.set_num_threads(difference.saved)
-        log.info("torch computes with %d threads again, as the run did before", difference.saved)
-    else:
-        log.warning(
-            "the run used %d threads and this machine has %s: results may differ in the last bits",
-            difference.saved,
-            os.cpu_count(),
-        )
-
-
-def consequences(accepted: Accepted) -> list[str]:
-    """Names of accepted changes that alter what is computed: all but settings that go on as they were saved."""
-    decisive = (*accepted.allowed, *accepted.warned)
-    return [d.name for d in decisive if not goes_on_as_saved(d.name)]
-
-
-def is_same_machine(accepted: Accepted) -> bool:
-    """Whether what is computed comes out as where it was saved, to the last bit, once `restore_threads` was called."""
-    threads = [d for d in accepted.info if d.name == _THREADS]
-    return all(d in threads for d in accepted.inexact) and all(map(_has_cores, threads))
-
-
-def _has_cores(threads: Difference) -> bool:
-    """Whether as many threads can be had as were used."""
-    return isinstance(threads.saved, int) and threads.saved <= (os.cpu_count() or 1)

@@ -12,12 +12,12 @@ from typing import Any
 
 from resume_core.capture.runconfig import from_json
 from resume_core.ends import fit_of, is_count, unclear
-from resume_core.errors import CorruptCheckpointError
+from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.origin import ORIGIN, Origin
 from resume_core.state import Progress, RunConfig
-from resume_core.storage import Manifest
+from resume_core.storage import CheckpointRef, Lineage, Manifest
 
-__all__ = ["Header", "fit_of", "header_of", "origin_of"]
+__all__ = ["Header", "fit_of", "header_of", "origin_of", "read_key", "read_origin", "read_preamble"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,32 @@ def origin_of(manifest: Manifest) -> Origin | None:
         return Origin.from_dict(manifest.header.get(ORIGIN))
     except (KeyError, TypeError) as error:
         raise unclear(manifest, error) from error
+
+
+def read_key(lineage: Lineage, ref: CheckpointRef) -> int | None:
+    """The key of the run that wrote a checkpoint, None when its manifest cannot be used."""
+    try:
+        return header_of(lineage.read_manifest(ref)).key
+    except (CorruptCheckpointError, CheckpointNotFoundError):
+        return None
+
+
+def read_preamble(lineage: Lineage, ref: CheckpointRef) -> Mapping[str, Any] | None:
+    """What a checkpoint tells the framework before it is read, None when its manifest cannot be used."""
+    try:
+        return dict(lineage.read_manifest(ref).header.get("preamble", {}))
+    except (CorruptCheckpointError, CheckpointNotFoundError, TypeError, ValueError):
+        return None
+
+
+def read_origin(lineage: Lineage, ref: CheckpointRef) -> Origin | None:
+    """What the run that wrote a checkpoint had started from, None for a run that began anew.
+
+    Raises:
+        CorruptCheckpointError: the manifest cannot be used.
+        CheckpointNotFoundError: it is gone.
+    """
+    return origin_of(lineage.read_manifest(ref))
 
 
 def _progress(saved: Mapping[str, Any]) -> Progress:

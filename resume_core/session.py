@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
+from resume_core.accepted import consequences, is_same_machine, restore_threads
 from resume_core.beginning import Beginning
 from resume_core.boundaries import Boundaries
 from resume_core.candidates import open_lineage, resume_mode
@@ -45,12 +46,7 @@ from resume_core.history import History
 from resume_core.leaving import Leaving
 from resume_core.metrics import BestWatch, metric_entries
 from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch
-from resume_core.restore import (
-    Restored,
-    consequences,
-    is_same_machine,
-    restore_threads,
-)
+from resume_core.restore import Restored
 from resume_core.saves import Saves
 from resume_core.schedule import Cadence, Schedule
 from resume_core.scratch import admit

@@ -6,6 +6,7 @@ import pytest
 import torch
 from descriptions import changed, through_json
 
+from resume_core.accepted import report
 from resume_core.capture.chosen import describe_sample_ids
 from resume_core.capture.environment import describe_environment
 from resume_core.capture.exactness import ends_exactness
@@ -14,7 +15,6 @@ from resume_core.capture.fleeting import is_fleeting
 from resume_core.capture.runconfig import check, diff
 from resume_core.errors import ConfigChangedError, ResumeError
 from resume_core.policy import Changes
-from resume_core.restore import report
 from resume_core.state import Fact
 
 SWITCHES = {
