@@ -189,7 +189,7 @@ class AcceleratorFramework:
             in_window=self._accelerated.in_window, is_last=self._is_last, ends_epoch=self._ends_epoch
         )
 
-    def _reach(self, ends_epoch: bool, is_last: bool) -> None:
+    def _reach(self, *, ends_epoch: bool, is_last: bool) -> None:
         self._ends_epoch, self._is_last = ends_epoch, is_last
         if ends_epoch and self.tracker.is_uneven:  # else the ranks have come here alike
             counts = self.tracker.counts

@@ -280,7 +280,7 @@ class TrackedLoader:
             reads: whether this rank reads from it.
         """
         kept = [one for one in self.passes if one.is_open or (one.trained and not how.left and self._returns(one, how))]
-        passes = [self._capture_pass(one, how, reads) for one in kept]
+        passes = [self._capture_pass(one, how, reads=reads) for one in kept]
         return {
             "loader": self.prepared.capture(),
             "seeds": self.prepared.seeds,
@@ -296,7 +296,7 @@ class TrackedLoader:
         """Whether the code that goes over a pass which is through comes again when the run goes on in this epoch."""
         return not one.inner or (self.slot, one.index) == how.ended
 
-    def _capture_pass(self, one: Pass, how: Capture, reads: bool) -> dict[str, Any]:
+    def _capture_pass(self, one: Pass, how: Capture, *, reads: bool) -> dict[str, Any]:
         at_end, num_batches = one.at_end, one.num_batches
         if how.in_body and one.fresh and one.is_open:  # what was not trained on is given again
             at_end, num_batches = False, num_batches - 1

@@ -104,7 +104,7 @@ class ScriptTracker(Tracker):
         if here is None:
             return self.capture(num_ranks, is_first=is_first)
         is_left = here.kind == BETWEEN
-        found = self._capture(Capture(num_ranks, left=is_left, in_body=True), here, is_first)
+        found = self._capture(Capture(num_ranks, left=is_left, in_body=True), here, is_first=is_first)
         if is_left and not self._has_trained_in_epoch:
             found["counts"]["epoch"] = max(self.counts.epoch - 1, -1)  # saved at the top of an epoch: it is to come
         return found

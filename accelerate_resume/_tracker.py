@@ -6,7 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -14,7 +14,15 @@ from accelerate_resume._passes import Capture, Pass, TrackedLoader
 from accelerate_resume._place import AT_END, AT_FETCH, BETWEEN, Counts, Place
 from resume_core.errors import ResumeError
 
-__all__ = ["Tracker"]
+__all__ = ["Boundary", "Tracker"]
+
+
+class Boundary(Protocol):
+    """What is called at each boundary."""
+
+    def __call__(self, *, ends_epoch: bool, is_last: bool) -> None:
+        """Whether it is the end of an epoch, and nothing is trained after it."""
+        ...
 
 
 class _PassIterator:
@@ -60,7 +68,7 @@ class Tracker:
     """Follows one run.
 
     Attributes:
-        boundary: called at each, with whether it is the end of an epoch and nothing is trained after it.
+        boundary: called at each.
         arrive: called when the moment is there that the run goes on from.
         resumes: called when a batch is asked for that is to be trained on.
         evaluates: called when a pass over a loader begins that nothing is trained on.
@@ -75,7 +83,7 @@ class Tracker:
         last: the passes that the last batch came from; empty before the first in this process.
     """
 
-    boundary: Callable[[bool, bool], None]
+    boundary: Boundary
     arrive: Callable[[], None]
     stranded: Callable[[BaseException], None] = lambda error: None
     resumes: Callable[[], None] = lambda: None
@@ -178,7 +186,7 @@ class Tracker:
         """The code of an epoch has run."""
         self.leave_epoch()
         self._here = Place()
-        self.boundary(True, is_last)
+        self.boundary(ends_epoch=True, is_last=is_last)
 
     def leave_epoch(self) -> None:
         """Forget what belongs to the epoch alone.
@@ -285,7 +293,7 @@ class Tracker:
         if self._destination is None:
             self._here, self._num_boundaries = place, self._num_boundaries + 1
             ends_epoch = self.finds_epochs and place.kind == AT_END and place.slot == self.counts.epoch_slot
-            self.boundary(ends_epoch, False)
+            self.boundary(ends_epoch=ends_epoch, is_last=False)
 
     def _arrive_at(self, kind: str, loader: TrackedLoader, one: Pass) -> None:
         destination = self._destination
@@ -328,9 +336,9 @@ class Tracker:
             num_ranks: that train together.
             is_first: whether this is rank 0.
         """
-        return self._capture(Capture(num_ranks), self._here, is_first)
+        return self._capture(Capture(num_ranks), self._here, is_first=is_first)
 
-    def _capture(self, how: Capture, here: Place, is_first: bool) -> dict[str, Any]:
+    def _capture(self, how: Capture, here: Place, *, is_first: bool) -> dict[str, Any]:
         if here.kind == AT_END:
             how = replace(how, ended=(here.slot, here.index))
         loaders = {

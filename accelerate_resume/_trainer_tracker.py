@@ -18,7 +18,7 @@ from typing import Any
 
 from accelerate_resume._passes import Pass, TrackedLoader
 from accelerate_resume._place import AT_FETCH, BETWEEN, Place
-from accelerate_resume._tracker import Tracker
+from accelerate_resume._tracker import Boundary, Tracker
 
 __all__ = ["TrainerTracker"]
 
@@ -68,11 +68,11 @@ class TrainerTracker(Tracker):
     """Follows a run whose loop says where it is.
 
     Args:
-        boundary: called at each, with whether it is the end of an epoch and nothing is trained after it.
+        boundary: called at each.
         arrive: called when the moment is there that the run goes on from.
     """
 
-    def __init__(self, boundary: Callable[[bool, bool], None], arrive: Callable[[], None]) -> None:
+    def __init__(self, boundary: Boundary, arrive: Callable[[], None]) -> None:
         super().__init__(boundary, arrive)
         self.train: TrackedLoader | None = None
         self.one = Pass()
@@ -128,7 +128,7 @@ class TrainerTracker(Tracker):
             self._here = Place(kind)
             self.settle_folder()
             if saves:
-                self.boundary(kind == BETWEEN, is_last)
+                self.boundary(ends_epoch=kind == BETWEEN, is_last=is_last)
 
     def pass_over(self, epoch: int, num_batches: int, num_ranks: int) -> None:
         """The first pass goes on behind so many batches, which were used elsewhere."""

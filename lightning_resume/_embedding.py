@@ -145,7 +145,7 @@ class Embedding:
             False when nothing is left to train.
         """
         assert self.rest is not None
-        if self.rest.is_end and self._is_over(state.training["trainer"]["should_stop"]):
+        if self.rest.is_end and self._is_over(should_stop=state.training["trainer"]["should_stop"]):
             pieces = {"training": {"trainer": state.training["trainer"]}, "rank": state.rank}
             self.ended, self.rest = (self._host.progress(), _AT_END, pieces), None
             return False
@@ -158,7 +158,7 @@ class Embedding:
         package_of(self._trainer)._Loop.restarting.fset(self._fit, True)
         return True
 
-    def _is_over(self, should_stop: bool) -> bool:
+    def _is_over(self, *, should_stop: bool) -> bool:
         fit, trainer = self._fit, self._trainer
         trainer.should_stop = should_stop
         epochs, steps = fit.epoch_progress.current.processed, trainer.global_step

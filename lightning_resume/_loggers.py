@@ -53,7 +53,7 @@ class Loggers:
     """
 
     def __init__(self, loggers: Sequence[Any], *, writes: bool) -> None:
-        self._logs = [_log_of(logger, writes) for logger in loggers]
+        self._logs = [_log_of(logger, writes=writes) for logger in loggers]
 
     def preamble(self) -> list[Any]:
         """Where each logger writes, for the next attempt: plain JSON."""
@@ -89,20 +89,20 @@ def tell_loggers(loggers: Sequence[Any], saved: Sequence[Any]) -> None:
             _Remote.tell(logger, known["version"])
 
 
-def _log_of(logger: Any, writes: bool) -> _Log | None:
+def _log_of(logger: Any, *, writes: bool) -> _Log | None:
     kinds: dict[str, type[_Log]] = {
         "CSVLogger": _Csv,
         "TensorBoardLogger": _TensorBoard,
         "WandbLogger": _Remote,
         "MLFlowLogger": _Remote,
     }
-    return next((kind(logger, writes) for name, kind in kinds.items() if is_a(logger, name)), None)
+    return next((kind(logger, writes=writes) for name, kind in kinds.items() if is_a(logger, name)), None)
 
 
 class _Log:
     """One logger: what the next attempt is told of it."""
 
-    def __init__(self, logger: Any, writes: bool) -> None:
+    def __init__(self, logger: Any, *, writes: bool) -> None:
         self.logger = logger
         self.writes = writes
         self.goes_on = False
@@ -224,8 +224,8 @@ def _write(fs: Any, path: str, data: bytes) -> None:
 class _TensorBoard(_Folder):
     """Event files, known by a suffix of their name and cut to the size they had."""
 
-    def __init__(self, logger: Any, writes: bool) -> None:
-        super().__init__(logger, writes)
+    def __init__(self, logger: Any, *, writes: bool) -> None:
+        super().__init__(logger, writes=writes)
         given = logger._kwargs.get("filename_suffix", "")
         self._given_suffix = _OWN_SUFFIX.sub("", given)
         self._token = secrets.token_hex(4)

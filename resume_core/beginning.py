@@ -88,13 +88,15 @@ class Beginning:
             ConfigChangedError: the run has checkpoints, and it started from another file; nothing was loaded.
         """
         text = os.fspath(path)
-        found = self._ranks.agree("the checkpoint to start from", None, lambda _: self._origin_to_load(text, named))
+        found = self._ranks.agree(
+            "the checkpoint to start from", None, lambda _: self._origin_to_load(text, named=named)
+        )
         self._origin = Origin.from_dict(found)
         if found is None:
             self._log.info("ckpt_path=%r is not loaded: the run goes on from its own newest checkpoint", text)
         return found is not None
 
-    def _origin_to_load(self, path: str, named: bool) -> dict[str, Any] | None:
+    def _origin_to_load(self, path: str, *, named: bool) -> dict[str, Any] | None:
         candidates = list(self._candidates())
         if not candidates:
             return find_origin(path).as_dict()

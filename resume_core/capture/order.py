@@ -127,7 +127,7 @@ def order(sampler: Any, seed: int, start: int, *, single: bool) -> Iterator[Any]
     """
     if is_plain_batching(sampler) and not single:
         indices, stream = _open(sampler.sampler, seed, start, _skip)
-        return _batches(indices, stream, sampler.batch_size, sampler.drop_last)
+        return _batches(indices, stream, sampler.batch_size, drop_last=sampler.drop_last)
     units, stream = _open(sampler, seed, start, _skip if single else _skip_batches)
     return _one_by_one(units, stream)
 
@@ -158,7 +158,7 @@ def _skip_batches(batches: Iterator[Any], num_samples: int) -> None:
 
 
 def _batches(
-    indices: Iterator[Any], stream: contextlib.AbstractContextManager[Any], size: int, drop_last: bool
+    indices: Iterator[Any], stream: contextlib.AbstractContextManager[Any], size: int, *, drop_last: bool
 ) -> Iterator[list[Any]]:
     """Batches as torch's `BatchSampler` makes them."""
     while True:

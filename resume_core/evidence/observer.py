@@ -87,12 +87,14 @@ class Observer:
     def clipped_norm(self, norm: Any, *, may_overflow: bool = False) -> None:
         """Gradients were clipped that had this norm before; see `gradients`."""
         if self.wants_gradients and norm is not None:
-            self.guarded(lambda: self._keep_norm(float(norm), may_overflow))
+            self.guarded(lambda: self._keep_norm(float(norm), may_overflow=may_overflow))
 
     def norm_of(self, parameters: Iterable[torch.Tensor], *, may_overflow: bool = False) -> None:
         """Note the norm of the gradients of these, over all of them."""
         if self.wants_gradients:
-            self.guarded(lambda: self._note_norm([p.grad for p in parameters if p.grad is not None], may_overflow))
+            self.guarded(
+                lambda: self._note_norm([p.grad for p in parameters if p.grad is not None], may_overflow=may_overflow)
+            )
 
     @property
     def wants_gradients(self) -> bool:
@@ -102,13 +104,13 @@ class Observer:
     def _note_rates(self, optimizer: torch.optim.Optimizer) -> None:
         self.lrs += [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
 
-    def _note_norm(self, gradients: list[torch.Tensor], may_overflow: bool) -> None:
+    def _note_norm(self, gradients: list[torch.Tensor], *, may_overflow: bool) -> None:
         dense = [grad.coalesce().values() if grad.is_sparse else grad for grad in gradients]
         norms = norms_of([grad.detach() for grad in dense])
         if norms:
-            self._keep_norm(math.sqrt(sum(value * value for value in norms)), may_overflow)
+            self._keep_norm(math.sqrt(sum(value * value for value in norms)), may_overflow=may_overflow)
 
-    def _keep_norm(self, norm: float, may_overflow: bool) -> None:
+    def _keep_norm(self, norm: float, *, may_overflow: bool) -> None:
         if len(self.grad_norms) < _MAX_WAITING and (math.isfinite(norm) or not may_overflow):
             self.grad_norms.append(norm)
 

@@ -31,7 +31,7 @@ def unflatten(structure: Any, tensors: Mapping[str, torch.Tensor], *, plain: boo
         CorruptCheckpointError: the structure is malformed, or it and the tensors do not belong together.
         UnsupportedStateError: it holds a leaf that the script has not registered, or whose decode raised.
     """
-    decoder = _Decoder(tensors, plain, path)
+    decoder = _Decoder(tensors, path, plain=plain)
     try:
         with plain_tensors(), collector_paused():
             tree = decoder.decode(structure, "")
@@ -61,7 +61,7 @@ def _dims(value: Any) -> Dims:
 class _Decoder:
     """One walk over one structure."""
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor], plain: bool, path: str) -> None:
+    def __init__(self, tensors: Mapping[str, torch.Tensor], path: str, *, plain: bool) -> None:
         self._tensors = tensors
         self._plain = plain
         self._path = path
@@ -174,14 +174,14 @@ class _Decoder:
         if type(requires_grad) is not bool:
             raise TypeError("requires_grad is not a bool")
         if alias is None:
-            made = _as(cls, self._read(place, **stored), requires_grad)
+            made = _as(cls, self._read(place, **stored), requires_grad=requires_grad)
             self._made[stored["name"]] = made
             return made
         first = self._made[alias]
         if stored:
             raise TypeError("an alias has no fields of its own")
         same = type(first) is cls and first.requires_grad == requires_grad
-        return first if same else _as(cls, first.detach(), requires_grad)
+        return first if same else _as(cls, first.detach(), requires_grad=requires_grad)
 
     def _read(self, place: str, *, name: str, dtype: str, shape: Any, stride: Any = None) -> torch.Tensor:
         """The tensor ``name`` of the file, in its own type, shape and strides."""
@@ -217,7 +217,7 @@ class _Decoder:
     }
 
 
-def _as(cls: type[torch.Tensor], tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+def _as(cls: type[torch.Tensor], tensor: torch.Tensor, *, requires_grad: bool) -> torch.Tensor:
     if cls is torch.nn.Parameter:
         return torch.nn.Parameter(tensor, requires_grad)
     return tensor.requires_grad_(requires_grad)

@@ -80,12 +80,12 @@ def flatten(tree: Any, *, path: str = "", lenient: bool = False, memory: Memory 
     Raises:
         UnsupportedStateError: a value that cannot be stored exactly; ``path`` names its place.
     """
-    encoder = _Encoder(lenient, memory.known if memory else {})
+    encoder = _Encoder(memory.known if memory else {}, lenient=lenient)
     try:
         with plain_tensors(), collector_paused():
             structure = encoder.encode(tree, path)
             if memory and not encoder.aliases_hold(memory):
-                encoder = _Encoder(lenient, {})
+                encoder = _Encoder({}, lenient=lenient)
                 structure = encoder.encode(tree, path)
     except RecursionError as error:
         if not lenient:
@@ -142,7 +142,7 @@ def _tensor_refusal(tensor: torch.Tensor) -> str:
 class _Encoder:
     """One walk over one tree."""
 
-    def __init__(self, lenient: bool, known: dict[str, Known]) -> None:
+    def __init__(self, known: dict[str, Known], *, lenient: bool) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
         self.aliases: dict[str, str] = {}
         self._lenient = lenient

@@ -98,7 +98,7 @@ class Layout:
         """
         kept, aliases = _without_aliases(tensors)
         entries = _placed(kept)
-        header = _header(entries, {**aliases, **(metadata or {})}, plain)
+        header = _header(entries, {**aliases, **(metadata or {})}, plain=plain)
         end = max((entry.offset + entry.nbytes for entry in entries), default=0)
         placed = {e.name: _moved(e, len(header)) for e in entries}
         return cls(header, len(header) + end, placed, aliases, plain, _signature(tensors), _pattern(tensors))
@@ -147,9 +147,9 @@ def _moved(entry: Entry, by: int) -> Entry:
     return Entry(entry.name, entry.offset + by, entry.nbytes, entry.dtype, entry.shape, entry.strides)
 
 
-def _header(entries: list[Entry], metadata: Mapping[str, str], plain: bool) -> bytes:
+def _header(entries: list[Entry], metadata: Mapping[str, str], *, plain: bool) -> bytes:
     fields: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    fields.update((entry.name, _described(entry, plain)) for entry in entries)
+    fields.update((entry.name, _described(entry, plain=plain)) for entry in entries)
     text = json.dumps(fields, separators=(",", ":")).encode("ascii")
     num_padding = -(8 + len(text)) % PAGE_BYTES
     if len(text) + num_padding > MAX_HEADER_BYTES:
@@ -157,7 +157,7 @@ def _header(entries: list[Entry], metadata: Mapping[str, str], plain: bool) -> b
     return struct.pack("<Q", len(text) + num_padding) + text + b" " * num_padding
 
 
-def _described(entry: Entry, plain: bool) -> dict[str, Any]:
+def _described(entry: Entry, *, plain: bool) -> dict[str, Any]:
     dtype = BY_DTYPE[entry.dtype]
     shape = file_shape(dtype, entry.shape, entry.strides, plain=plain)
     return {

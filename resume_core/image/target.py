@@ -68,7 +68,7 @@ def live_targets(
     fitting = {
         name: tensor
         for name, tensor in live.items()
-        if name in header.stored and name in saved and _fits(tensor, header.stored[name], saved[name], plain)
+        if name in header.stored and name in saved and _fits(tensor, header.stored[name], saved[name], plain=plain)
     }
     shared = _sharing(live, fitting)
     return {name: tensor for name, tensor in fitting.items() if name not in shared}
@@ -87,7 +87,7 @@ def _described(structure: Any) -> Iterator[tuple[str, tuple[Any, Any, Any]]]:
             waiting += node
 
 
-def _fits(tensor: torch.Tensor, stored: Stored, saved: tuple[Any, Any, Any], plain: bool) -> bool:
+def _fits(tensor: torch.Tensor, stored: Stored, saved: tuple[Any, Any, Any], *, plain: bool) -> bool:
     if not _is_ordinary(tensor):
         return False
     entry, shape, strides = BY_DTYPE[tensor.dtype], tuple(tensor.shape), tensor.stride()
