@@ -81,13 +81,21 @@ class AcceleratorFramework:
         self._prepared, self._buckets = Prepared(self._accelerated), Buckets()
         self.ranks = self._accelerated.ranks()
         self._notes = Notes(lambda: self.tracker, self.ranks)
-        self._accelerated.around("prepare_data_loader", self._prepare_loader)
-        self._accelerated.around("prepare_model", self._prepare_model)
-        self._accelerated.around("prepare_optimizer", self._prepare_optimizer)
-        self._accelerated.around("backward", self._backward)
         self._gradients = Gradients(self._accelerated, lambda: self.observer)
-        self._accelerated.around("skip_first_batches", self._skip_first_batches)
-        self._accelerated.around("init_trackers", self._init_trackers)
+        for name, method in self._shadows.items():
+            self._accelerated.around(name, method)
+
+    @property
+    def _shadows(self) -> dict[str, Callable[..., Any]]:
+        """What takes the place of methods of the Accelerator, by their names."""
+        return {
+            "prepare_data_loader": self._prepare_loader,
+            "prepare_model": self._prepare_model,
+            "prepare_optimizer": self._prepare_optimizer,
+            "backward": self._backward,
+            "skip_first_batches": self._skip_first_batches,
+            "init_trackers": self._init_trackers,
+        }
 
     def mute(self) -> None:
         """Let the Accelerator write nothing of its own, and tell no tracker: this run is a rehearsal."""

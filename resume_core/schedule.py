@@ -41,6 +41,11 @@ class Cadence:
         self.interval_s = None if minutes is None else minutes * 60
         """Seconds between saves; None for no rule by time."""
 
+    @property
+    def adapts(self) -> bool:
+        """Whether it follows what saves cost and how often the run is interrupted."""
+        return self._save.mtbf_hours is not None
+
     def observe(self, num: int, up_s: float) -> None:
         """What earlier attempts of the run have seen: the time given counts as one interruption beside those.
 

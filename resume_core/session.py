@@ -29,27 +29,24 @@ from resume_core.boundaries import Boundaries
 from resume_core.candidates import open_lineage, resume_mode
 from resume_core.capture.runconfig import to_json
 from resume_core.checkpointer import Checkpointer
-from resume_core.claims import claim
 from resume_core.drill import of_environment
 from resume_core.embedded import Given
 from resume_core.errors import (
     DivergedError,
-    ResumeError,
     SaveFailedError,
     UnsupportedStateError,
 )
 from resume_core.evidence import Evidence, going_back
 from resume_core.finish import finished_fit, mark
 from resume_core.framework import Framework
-from resume_core.goodput import account
 from resume_core.history import History
 from resume_core.leaving import Leaving
 from resume_core.metrics import BestWatch, metric_entries
+from resume_core.opening import Opening
 from resume_core.policy import Changes, Check, Keep, Preemption, SaveEvery, Watch
 from resume_core.restore import Restored
 from resume_core.saves import Saves
 from resume_core.schedule import Cadence, Schedule
-from resume_core.scratch import admit
 from resume_core.state import Ahead, Ending, Progress, RunConfig, State
 from resume_core.storage import Attempt, Slot
 
@@ -116,29 +113,24 @@ class Session:
         history = self._history = History(self._log, lambda: leaving.received)
         self._saves = Saves(self._checkpointer, self._lineage, self._keep, self._log, self._history, pin=finished_fit)
         self._cadence = Cadence(self._save, self._history, self._log)
+        self._opening = Opening(
+            self._beginning,
+            self._lineage,
+            self._ranks,
+            saves=self._saves,
+            history=self._history,
+            cadence=self._cadence,
+            log=self._log,
+        )
         self._best = BestWatch(self._keep, self._log)
         self._drill = of_environment(self._store.url, is_first=self._ranks.is_first)
-        check = check or Check()
-        if self._drill is not None:
-            check = replace(check, steps=check.steps or Check.steps, on_mismatch="warn")
-        self._evidence = Evidence(check, watch or Watch(), self._ranks, self._log, framework.vitals, self._history.loss)
-        self._evidence.is_told_elsewhere = self._drill is not None
-        self._evidence.advice = going_back(self._store.url)
+        self._evidence = self._new_evidence(check or Check(), watch or Watch())
         self.observer = self._evidence.observer
         """To be told of batches, losses and gradients."""
         leaving = self._leaving = Leaving(
             preemption or Preemption(), self._ranks, self._lineage.tiers, self._log, lambda: history.slowest_s
         )
-        self._boundaries = Boundaries(
-            self._ranks,
-            Schedule(self._save, self._cadence),
-            self._saves,
-            asked=leaving.asked,
-            early=leaving.early,
-            pauses_s=leaving.pauses_s,
-            alarm=lambda: self._evidence.alarm,
-            holds=lambda: self._evidence.holds_saves,
-        )
+        self._boundaries = self._new_boundaries()
         self._saved_at: int | None = None  # the batch of the newest save
         self._boundary: Progress | None = None  # the last
         self._is_stranded = False
@@ -147,6 +139,26 @@ class Session:
         self._attempt: Attempt | None = None
         self._checked_at: int | None = None
         self._start_s = time.monotonic()
+
+    def _new_evidence(self, check: Check, watch: Watch) -> Evidence:
+        if self._drill is not None:
+            check = replace(check, steps=check.steps or Check.steps, on_mismatch="warn")
+        found = Evidence(check, watch, self._ranks, self._log, self._framework.vitals, self._history.loss)
+        found.is_told_elsewhere = self._drill is not None
+        found.advice = going_back(self._store.url)
+        return found
+
+    def _new_boundaries(self) -> Boundaries:
+        return Boundaries(
+            self._ranks,
+            Schedule(self._save, self._cadence),
+            self._saves,
+            asked=self._leaving.asked,
+            early=self._leaving.early,
+            pauses_s=self._leaving.pauses_s,
+            alarm=lambda: self._evidence.alarm,
+            holds=lambda: self._evidence.holds_saves,
+        )
 
     # ---- restoring
 
@@ -273,36 +285,10 @@ class Session:
             self._leave(progress, why)
 
     def _open(self, progress: Progress) -> Attempt:
-        """Claim the attempt. What is on the scratch alone becomes its first checkpoint."""
-        beginning, restored = self._beginning, self._beginning.restored
-        accepted = beginning.passed_over.record() + beginning.accepted.record()
-        info = {"provenance": dict(beginning.provenance), "accepted": accepted, "key": beginning.key}
-        info |= {"keep": asdict(self._keep), "restored_digest": restored and restored.digest, **beginning.origin_fact}
-        # a fit after another one goes on from live objects that are what that one had saved at its end
-        origin = restored.ref if restored else beginning.fits.origin
-        attempt = claim(self._lineage, self._ranks, origin=origin, info=info, anew=self._resume == "never")
-        tiers, size_bytes = self._lineage.tiers, restored.all_bytes if restored else self._framework.weights_bytes
-        scratch = admit(tiers, attempt, size_bytes, self._ranks, self._log)
-        self._saves.open(attempt, scratch, is_first=self._ranks.is_first)
-        if self._ranks.is_first:
-            self._open_history(attempt, progress if restored is not None else None)
-        if restored is not None and not self._ranks.share("the tiers", restored.is_promoted):
-            place = self._ranks.agree("the copy", None, lambda _: self._saves.next_place(progress.step))
-            self._saves.adopt(restored.ref, place, progress)
-        self._attempt = attempt
-        return attempt
-
-    def _open_history(self, attempt: Attempt, resumed: Progress | None) -> None:
-        """On rank 0. What earlier attempts have met with counts for the cadence, and for no more than that."""
-        self._history.open(self._store, attempt, resumed)
-        if self._save.mtbf_hours is None or attempt.parent is None:
-            return
-        try:
-            found = account(self._lineage.glance(), attempt.name, self._log)
-        except (OSError, ResumeError) as error:
-            self._log.info("how often this run was interrupted before is not known: %s", error)
-            return
-        self._cadence.observe(found.interruptions, found.up_s)
+        restored, is_anew = self._beginning.restored, self._resume == "never"
+        size_bytes = restored.all_bytes if restored else self._framework.weights_bytes
+        self._attempt = self._opening.open(progress, keep=self._keep, size_bytes=size_bytes, anew=is_anew)
+        return self._attempt
 
     def _announce(self, restored: Restored, attempt: Attempt) -> None:
         self._log.info(

@@ -66,14 +66,21 @@ def test_an_error_at_any_operation_of_a_store_loses_nothing(tmp_path, around, ki
     assert ended
 
 
-def test_training_does_not_wait_for_a_slow_store(tmp_path, around):
+@pytest.fixture
+def held(around):
+    """Files are written when the event is set; and the stores that are there."""
     gate, stores = threading.Event(), []
 
-    def slow(store):
+    def hold(store):
         stores.append(HeldStore(store, gate=gate, operations=("write_at",)))
         return stores[-1]
 
-    around(slow)
+    around(hold)
+    return gate, stores
+
+
+def test_training_does_not_wait_for_a_slow_store(tmp_path, held):
+    gate, stores = held
     walk, session = Start(tmp_path, num_steps=50).session()
     session.start(7)
     session.begin(Progress())
@@ -90,14 +97,8 @@ def test_training_does_not_wait_for_a_slow_store(tmp_path, around):
     assert names == {"step-000000021"}  # one save is due, however often it was asked for
 
 
-def test_a_save_that_is_slow_holds_what_was_staged_and_not_what_came_later(tmp_path, around):
-    gate, stores = threading.Event(), []
-
-    def slow(store):
-        stores.append(HeldStore(store, gate=gate, operations=("write_at",)))
-        return stores[-1]
-
-    around(slow)
+def test_a_save_that_is_slow_holds_what_was_staged_and_not_what_came_later(tmp_path, held):
+    gate, stores = held
     walk, session = Start(tmp_path, keep=9).session()
     session.start(7)
     session.begin(Progress())
