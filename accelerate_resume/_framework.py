@@ -23,8 +23,8 @@ from accelerate_resume._gradients import Gradients
 from accelerate_resume._modules import Modules
 from accelerate_resume._notes import Notes
 from accelerate_resume._passes import TrackedLoader
+from accelerate_resume._pauses import EPOCH_END, EVALUATION, Pauses
 from accelerate_resume._prepared import Prepared
-from accelerate_resume._rests import EPOCH_END, EVALUATION, Rests
 from accelerate_resume._script import ScriptTracker
 from accelerate_resume._tracker import Tracker
 from resume_core.capture.generators import apply_generators, capture_generators, find_generators
@@ -44,18 +44,18 @@ class AcceleratorFramework:
 
     Args:
         accelerator: to which a plugin was just attached: nothing is prepared yet.
-        boundary: called at each, with where the run stands, and what gives the kinds of rest before the next.
+        boundary: called at each, with where the run stands, and what gives the kinds of pause before the next.
     """
 
     def __init__(self, accelerator: Any, boundary: Callable[[Progress, Ahead], None]) -> None:
         self._accelerated = Accelerated(accelerator)
         self._boundary = boundary
-        self.rests = Rests()
+        self.pauses = Pauses()
         self.tracker: Tracker = ScriptTracker(
             self._reach,
             self._arrive,
             stranded=self._strand,
-            resumes=self.rests.end,
+            resumes=self.pauses.end,
             evaluates=self._evaluate,
             is_foreign=lambda: self._accelerated.iterates_unknown,
             given=lambda batch: self.observer.batch(batch),
@@ -203,22 +203,22 @@ class AcceleratorFramework:
             counts = self.tracker.counts
             mine = [counts.step, counts.batch]
             counts.step, counts.batch = self.ranks.agree("the end of an epoch", mine, lambda all_: [*map(max, *all_)])
-        self.rests.end()
+        self.pauses.end()
         self._boundary(self.progress, self._ahead)
         if self.tracker.is_behind_loop and not is_last:
-            self.rests.begin(EPOCH_END)
+            self.pauses.begin(EPOCH_END)
 
     def _ahead(self) -> Collection[str]:
-        """Kinds of rest before the next boundary, as far as that is known; alike on all ranks."""
+        """Kinds of pause before the next boundary, as far as that is known; alike on all ranks."""
         if self.tracker.is_behind_loop:
             return (EPOCH_END,)
         # what a script evaluates on some ranks alone cannot be told
-        expected = self.ranks.size == 1 and self.rests.evaluates_behind(self.tracker.counts.batch + 1)
+        expected = self.ranks.size == 1 and self.pauses.evaluates_behind(self.tracker.counts.batch + 1)
         return (EVALUATION,) if expected else ()
 
     def _evaluate(self) -> None:
         if self.tracker.is_running:
-            self.rests.evaluate(self.tracker.counts.batch)
+            self.pauses.evaluate(self.tracker.counts.batch)
 
     def _strand(self, error: BaseException) -> None:
         self.stranded(self.progress, error)

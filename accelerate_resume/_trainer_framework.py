@@ -17,8 +17,8 @@ from accelerate_resume._framework import AcceleratorFramework
 from accelerate_resume._hf_info import TrainerInfo
 from accelerate_resume._hf_trainer import Calls, HfTrainer
 from accelerate_resume._notes import OF_ACCELERATE
+from accelerate_resume._pauses import EPOCH_END, EVALUATION
 from accelerate_resume._place import AT_END, AT_FETCH, BETWEEN
-from accelerate_resume._rests import EPOCH_END, EVALUATION
 from accelerate_resume._trainer_tracker import TrainerTracker
 from resume_core.capture.attributes import AttributeWatch, changed_note
 from resume_core.capture.describe import describe_schedulers
@@ -40,7 +40,7 @@ class TrainerFramework(AcceleratorFramework):
 
     Args:
         hf: the Trainer.
-        boundary: called at each, with where the run stands, and which kinds of rest come before the next.
+        boundary: called at each, with where the run stands, and which kinds of pause come before the next.
         tell: told what a resume would lose.
     """
 
@@ -73,7 +73,7 @@ class TrainerFramework(AcceleratorFramework):
             given=lambda inputs: self.observer.batch(inputs),
             after_batch=loop.count_batch,
             is_through=loop.arrive_now,
-            evaluation=lambda: self.rests.pause(EVALUATION),
+            evaluation=lambda: self.pauses.pause(EVALUATION),
             before_checkpoint=before_checkpoint,
         )
 

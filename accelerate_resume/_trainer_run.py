@@ -131,7 +131,7 @@ class TrainerRun:
         else:
             options = {"log": self._log, "fit": self._fit, **self._options}
             self._session = Session(framework, self._directory, **options)
-            framework.stranded, framework.rests.pause = self._session.stranded, self._session.pause
+            framework.stranded, framework.pauses.pause = self._session.stranded, self._session.pause
             framework.observer = self._session.observer
         return self._find(self._given) if self._given else None
 

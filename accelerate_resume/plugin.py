@@ -313,7 +313,7 @@ class ResumePlugin:
         if self._directory is None:
             return framework, self._ask(framework)
         session = self._session = Session(framework, self._directory, log=self._log, **self._options)
-        framework.stranded, framework.rests.pause = session.stranded, session.pause
+        framework.stranded, framework.pauses.pause = session.stranded, session.pause
         framework.observer = session.observer
         self._run(framework, session)
         return framework, session

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
-__all__ = ["EPOCH_END", "EVALUATION", "Rests"]
+__all__ = ["EPOCH_END", "EVALUATION", "Pauses"]
 
 EPOCH_END, EVALUATION = "end of an epoch", "evaluation"
 
 
-class Rests:
+class Pauses:
     """Those of one run, one at a time; see `resume_core.session.Session.pause`.
 
     Attributes:
@@ -30,9 +30,9 @@ class Rests:
 
     def end(self) -> None:
         """Training goes on."""
-        rest, self._open = self._open, None
-        if rest is not None:
-            rest.close()
+        pause, self._open = self._open, None
+        if pause is not None:
+            pause.close()
 
     def evaluate(self, num_batches: int) -> None:
         """A script begins an evaluation inside a loop, behind so many batches of the run."""
