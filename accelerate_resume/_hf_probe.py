@@ -13,6 +13,7 @@ from transformers import trainer as _module
 from transformers.trainer_callback import TrainerState
 
 from resume_core.errors import ResumeError
+from resume_core.missing import refuse_missing
 
 __all__ = ["find_trainer", "probe", "put_first", "refuse_unsupported"]
 
@@ -60,11 +61,9 @@ def probe(trainer: Any) -> None:
     missing += [f"transformers.trainer.{name}" for name in _FUNCTIONS if not hasattr(_module, name)]
     known = {field.name for field in dataclasses.fields(TrainerState)}
     missing += [f"TrainerState.{name}" for name in _FIELDS if name not in known]
-    if missing:
-        raise ResumeError(
-            f"transformers {transformers.__version__} lacks what accelerate_resume hooks into: {', '.join(missing)}. "
-            "It takes 5.24 or newer; with one that is newer still, a newer exact-resume may help."
-        )
+    refuse_missing(
+        missing, version=f"transformers {transformers.__version__}", plugin="accelerate_resume", oldest="5.24"
+    )
 
 
 def refuse_unsupported(trainer: Any, trial: Any) -> None:

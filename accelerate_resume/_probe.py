@@ -12,6 +12,7 @@ from accelerate.state import GradientState
 
 from resume_core.capture.buckets import missing_for_buckets
 from resume_core.errors import ResumeError
+from resume_core.missing import refuse_missing
 from resume_core.ranks import refuse_lone_rank
 
 __all__ = ["attach_mark", "plugin_before", "probe", "refuse_attached", "refuse_unsupported"]
@@ -61,11 +62,7 @@ def probe(accelerator: Any) -> None:
     if accelerator.num_processes > 1:
         needed = ("_ddp_init_helper", "_build_debug_param_to_name_mapping")
         missing += missing_for_buckets(*needed)
-    if missing:
-        raise ResumeError(
-            f"Accelerate {accelerate.__version__} lacks what accelerate_resume hooks into: {', '.join(missing)}. "
-            "It takes 1.4 or newer; with one that is newer still, a newer exact-resume may help."
-        )
+    refuse_missing(missing, version=f"Accelerate {accelerate.__version__}", plugin="accelerate_resume", oldest="1.4")
 
 
 def refuse_unsupported(accelerator: Any) -> None:

@@ -12,6 +12,7 @@ from lightning_resume._package import is_a, package_of
 from lightning_resume._place import missing_locals
 from resume_core.capture.buckets import missing_for_buckets
 from resume_core.errors import ResumeError
+from resume_core.missing import refuse_missing
 from resume_core.ranks import refuse_lone_rank
 
 __all__ = ["probe", "refuse_unsupported"]
@@ -110,11 +111,7 @@ def probe(trainer: Any) -> None:
             if not hasattr(module, name)
         ]
         missing += missing_for_buckets()
-    if missing:
-        raise ResumeError(
-            f"{package_of(trainer).version} lacks what lightning_resume hooks into: {', '.join(missing)}. "
-            "It takes 2.6 or newer; with one that is newer still, a newer exact-resume may help."
-        )
+    refuse_missing(missing, version=package_of(trainer).version, plugin="lightning_resume", oldest="2.6")
 
 
 def refuse_unsupported(trainer: Any) -> None:
