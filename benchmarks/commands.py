@@ -64,7 +64,7 @@ from resume_core.policy import Keep
 from resume_core.saved_header import read_key
 from resume_core.storage.retention import outlook
 
-lineage = open_lineage(sys.argv[1])
+lineage = open_lineage(sys.argv[1], None, None)
 begin = time.perf_counter()
 for _ in range(3):  # for the preamble, for the key, and for what is restored
     seen = lineage.glance()

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from resume_core.errors import CorruptCheckpointError, ResumeError
-from resume_core.storage import CheckpointRef, Lineage, PastAttempt, read_heard, relatives
+from resume_core.heard import read_heard
+from resume_core.storage import CheckpointRef, Lineage, PastAttempt, relatives
 
 __all__ = ["Account", "Share", "account", "read_histories"]
 

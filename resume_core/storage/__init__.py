@@ -6,7 +6,6 @@ from resume_core.storage.commit import CheckpointSlots, CheckpointWriter, Slot
 from resume_core.storage.digest import ALGORITHM, CHUNK_BYTES, digest_chunks
 from resume_core.storage.evidence import put_check, put_evidence, read_check, read_evidence
 from resume_core.storage.family import relatives
-from resume_core.storage.heard import read_heard
 from resume_core.storage.histories import PastAttempt, put_history, read_history
 from resume_core.storage.lineage import Lineage
 from resume_core.storage.local import LocalStore
@@ -58,7 +57,6 @@ __all__ = [
     "read_check",
     "read_evidence",
     "read_file",
-    "read_heard",
     "read_history",
     "read_manifest",
     "refuse_unusable",

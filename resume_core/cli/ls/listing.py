@@ -11,7 +11,8 @@ from resume_core.cli.prune.doomed import recorded_keep
 from resume_core.directory import open_lineage
 from resume_core.ends import finished_fit
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
-from resume_core.storage import Attempt, Brief, CheckpointRef, Lineage, PastAttempt, Store, read_heard
+from resume_core.heard import read_heard
+from resume_core.storage import Attempt, Brief, CheckpointRef, Lineage, PastAttempt, Store
 from resume_core.storage.keeping import reasons
 from resume_core.storage.manifests import read_weights_brief
 from resume_core.storage.paths import parse_checkpoint_folder

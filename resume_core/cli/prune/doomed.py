@@ -15,9 +15,10 @@ from typing import Any
 from resume_core.directory import open_lineage
 from resume_core.ends import finished_fit
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
+from resume_core.heard import read_heard
 from resume_core.history import PERIOD_S
 from resume_core.policy import Keep, as_policy
-from resume_core.storage import Attempt, CheckpointRef, Lineage, Pruned, read_heard
+from resume_core.storage import Attempt, CheckpointRef, Lineage, Pruned
 from resume_core.storage.keeping import Entry, judge, reasons
 from resume_core.storage.paths import MODEL_FILE, WEIGHTS_FILE, is_checkpoint_file, join_key
 from resume_core.storage.retention import Removal, outlook, remove

@@ -12,9 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
-from resume_core.storage.histories import PastAttempt, read_history
-from resume_core.storage.lineage import Lineage
-from resume_core.storage.manifest import CheckpointRef, Manifest
+from resume_core.storage import CheckpointRef, Lineage, Manifest, PastAttempt, read_history
 from resume_core.storage.paths import parse_checkpoint_folder
 
 __all__ = ["read_heard"]
