@@ -20,11 +20,12 @@ from scratches import killed_before_promotion, promotions_fail
 from resume_core import errors
 from resume_core.checkpointer import Pending
 from resume_core.goodput import account
+from resume_core.heard import read_heard
 from resume_core.history import History
 from resume_core.policy import Preemption, SaveEvery
 from resume_core.session import Session
 from resume_core.state import Ending, Progress
-from resume_core.storage import Lineage, open_store, put_history, read_heard, read_history, seal
+from resume_core.storage import Lineage, open_store, put_history, read_history, seal
 
 LOG = logging.getLogger("test")
 EVERY_2 = SaveEvery(steps=2, minutes=None)
