@@ -13,7 +13,7 @@ from typing import Any
 
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.storage import CheckpointRef, Lineage, Manifest, PastAttempt, read_history
-from resume_core.storage.paths import parse_checkpoint_folder
+from resume_core.storage.newer import by_step
 
 __all__ = ["read_heard"]
 
@@ -46,7 +46,7 @@ def read_heard(lineage: Lineage, attempt: str) -> PastAttempt | None:
 
 def _newest(lineage: Lineage, attempt: str) -> Manifest | None:
     """The committed checkpoint of the greatest step; those of one attempt come in that order."""
-    names = sorted(lineage.names(attempt), key=lambda name: parse_checkpoint_folder(name) or (0, 0), reverse=True)
+    names = sorted(lineage.names(attempt), key=by_step, reverse=True)
     for name in names[:_MOST_LOOKED_AT]:
         try:
             return lineage.read_manifest(CheckpointRef(attempt, name))

@@ -18,6 +18,7 @@ from itertools import islice
 
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from resume_core.storage import CheckpointRef, Lineage, read_history
+from resume_core.storage.newer import by_number, by_step
 from resume_core.storage.paths import parse_attempt_folder, parse_checkpoint_folder
 
 __all__ = ["Name", "absence", "is_latest", "is_name", "nothing_left", "parse_name", "resolve", "select"]
@@ -48,7 +49,7 @@ class Name:
     def attempts(self, folders: Sequence[str]) -> list[str]:
         """The folders of attempts that it fits."""
         if found := _ATTEMPT_NUMBER.fullmatch(self.attempt):
-            numbered = [one for one in folders if (parse_attempt_folder(one) or (0, ""))[0] == int(found[1])]
+            numbered = [one for one in folders if by_number(one)[0] == int(found[1])]
             if numbered:
                 return numbered
         return [one for one in folders if one.startswith(self.attempt)]
@@ -148,12 +149,12 @@ def _with_serial(lineage: Lineage, ref: CheckpointRef) -> CheckpointRef:
 def _attempts(lineage: Lineage) -> list[str]:
     """Their folders, the newest first."""
     found = [name for name in lineage.store.list("") if parse_attempt_folder(name) is not None]
-    return sorted(found, key=lambda name: parse_attempt_folder(name) or (0, ""), reverse=True)
+    return sorted(found, key=by_number, reverse=True)
 
 
 def _checkpoints(lineage: Lineage, attempt: str) -> list[str]:
     """Their folders, by their steps."""
-    return sorted(lineage.names(attempt), key=lambda name: parse_checkpoint_folder(name) or (0, 0))
+    return sorted(lineage.names(attempt), key=by_step)
 
 
 # ---- what is said where there is none
@@ -240,6 +241,6 @@ def _by_distance(refs: list[CheckpointRef], name: Name, folders: list[str]) -> I
     wanted = int(step[1])
 
     def distance(ref: CheckpointRef) -> tuple[bool, int]:
-        return ref.attempt not in inside, abs((parse_checkpoint_folder(ref.name) or (0, 0))[0] - wanted)
+        return ref.attempt not in inside, abs(by_step(ref.name)[0] - wanted)
 
     return islice(sorted(refs, key=distance), 50)

@@ -28,9 +28,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, SupersededError
 from resume_core.storage.attempt import Attempt
@@ -38,7 +37,8 @@ from resume_core.storage.brief import Brief
 from resume_core.storage.glance import Glance, Memo
 from resume_core.storage.interface import Store
 from resume_core.storage.manifest import CheckpointRef, Manifest
-from resume_core.storage.manifests import read_weights_brief, read_weights_manifest
+from resume_core.storage.manifests import read_weights_brief
+from resume_core.storage.newer import before, by_number, by_serial
 from resume_core.storage.paths import (
     ATTEMPT_FILE,
     WEIGHTS_FILE,
@@ -50,7 +50,7 @@ from resume_core.storage.sealed import JsonMapping
 from resume_core.storage.small import is_there, list_folder, read_small
 from resume_core.storage.tiers import Tiers
 
-__all__ = ["Lineage", "before"]
+__all__ = ["Lineage"]
 
 _log = logging.getLogger("exact_resume")
 
@@ -145,7 +145,7 @@ class Lineage:
             parent = restored_from.attempt
         while True:
             # Folders count whether they are valid or not: a number is never given out again.
-            number = max((_order(folder)[0] for folder in self._folders()), default=0) + 1
+            number = max((by_number(folder)[0] for folder in self._folders()), default=0) + 1
             token, claim_id = secrets.token_hex(2), secrets.token_hex(16)
             attempt = Attempt(number, token, parent, restored_from, dict(info or {}), claim_id)
             if self.store.create(join_key(attempt.name, ATTEMPT_FILE), attempt.to_bytes()):
@@ -158,7 +158,7 @@ class Lineage:
             SupersededError: one was; names both.
             OSError: the store cannot be read, so that it is not known.
         """
-        newer = [folder for folder in self._folders() if _order(folder) > (attempt.number, attempt.token)]
+        newer = [folder for folder in self._folders() if by_number(folder) > (attempt.number, attempt.token)]
         for folder in reversed(newer):
             if self.store.exists(join_key(folder, ATTEMPT_FILE)):
                 raise SupersededError(
@@ -191,22 +191,21 @@ class Lineage:
         _log.warning("%s was deleted while its run is training: it is made again", self.store.url)
         self.store.create(key, attempt.to_bytes())
 
-    def checkpoints(self, attempt: str, prefix: str = "") -> list[CheckpointRef]:
+    def checkpoints(self, attempt: str) -> list[CheckpointRef]:
         """The committed checkpoints of one attempt, newest first, whether on a line or not.
 
         Seals are checked, and nothing beyond them: what else a manifest holds is seen by whoever reads it.
 
         Args:
             attempt: its folder.
-            prefix: that their names begin with; others are not looked at.
 
         Raises:
             OSError: the store cannot be read.
         """
-        names = self.names(attempt, prefix)
+        names = self.names(attempt)
         self.tiers.read_ahead(attempt, names)
         refs = [self._ref(attempt, name) for name in names]
-        return sorted((ref for ref in refs if ref is not None), key=_position(refs), reverse=True)
+        return sorted((ref for ref in refs if ref is not None), key=by_serial(refs), reverse=True)
 
     def briefs(self, attempt: str) -> dict[CheckpointRef, Brief | None]:
         """`checkpoints`, each with what lists and retention go by; None and no serial for one that cannot be used.
@@ -220,7 +219,7 @@ class Lineage:
         names = self.names(attempt)
         self.tiers.read_ahead(attempt, names)
         found = dict(pair for name in names if (pair := self._brief(CheckpointRef(attempt, name))) is not None)
-        return {ref: found[ref] for ref in sorted(found, key=_position(list(found)), reverse=True)}
+        return {ref: found[ref] for ref in sorted(found, key=by_serial(list(found)), reverse=True)}
 
     def _brief(self, ref: CheckpointRef) -> tuple[CheckpointRef, Brief | None] | None:
         try:
@@ -231,26 +230,19 @@ class Lineage:
             return ref, None
         return brief.ref, brief
 
-    def thinned(self, attempt: str) -> list[Manifest]:
-        """What was left of an attempt's checkpoints that were thinned to their weights, newest first.
-
-        Raises:
-            OSError: the store cannot be read.
-        """
-        refs = [ref for ref, found in self.weights(attempt) if isinstance(found, Brief)]
-        found = [read_weights_manifest(self.tiers.stores[-1], ref) for ref in refs]
-        return sorted(found, key=lambda manifest: manifest.serial, reverse=True)
-
-    def weights(self, attempt: str, prefix: str = "") -> Iterator[tuple[CheckpointRef, Brief | CorruptCheckpointError]]:
+    def weights(self, attempt: str) -> Iterator[tuple[CheckpointRef, Brief | CorruptCheckpointError]]:
         """The thinned checkpoints of an attempt, each with what was left of it or with what is wrong with that.
 
-        One that is being thinned is whole until its manifest is gone. Arguments as for `checkpoints`.
+        One that is being thinned is whole until its manifest is gone.
+
+        Args:
+            attempt: its folder.
 
         Raises:
             OSError: the store cannot be read.
         """
         store = self.tiers.stores[-1]
-        for ref in (CheckpointRef(attempt, name) for name in self.names(attempt, prefix)):
+        for ref in (CheckpointRef(attempt, name) for name in self.names(attempt)):
             found: Brief | CorruptCheckpointError
             if self.tiers.committed(ref) or not is_there(store, join_key(ref.path, WEIGHTS_FILE)):
                 continue
@@ -262,10 +254,11 @@ class Lineage:
                 found = error
             yield (found.ref if isinstance(found, Brief) else ref), found
 
-    def names(self, attempt: str, prefix: str = "") -> list[str]:
+    def names(self, attempt: str) -> list[str]:
         """The checkpoint folders of an attempt, on any tier, whatever is in them, by their names.
 
-        Arguments as for `checkpoints`.
+        Args:
+            attempt: its folder.
 
         Raises:
             OSError: the store cannot be read.
@@ -274,8 +267,7 @@ class Lineage:
         for store in self.tiers.holding(attempt):
             with suppress(CorruptCheckpointError):  # `lost` tells
                 names.update(list_folder(store, attempt))
-        ours = (name for name in names if name.startswith(prefix) and parse_checkpoint_folder(name) is not None)
-        return sorted(ours)
+        return sorted(name for name in names if parse_checkpoint_folder(name) is not None)
 
     def lost(self, attempt: str) -> list[CorruptCheckpointError]:
         """Where the disk has lost the folder of an attempt, so that what was in it is unknown.
@@ -291,24 +283,18 @@ class Lineage:
                 found.append(error)
         return found
 
-    def candidates(self, which: str | None = None) -> Iterator[CheckpointRef]:
+    def candidates(self) -> Iterator[CheckpointRef]:
         """What can be resumed, best first.
-
-        Args:
-            which: a name for ``find``: then that checkpoint and no other, since it was asked for by name.
 
         Yields:
             References; one with ``serial`` None has a manifest that cannot be read.
 
         Raises:
-            CheckpointNotFoundError: ``which`` is not there; or the newest attempt went on from a checkpoint and
-                neither that nor anything else of its line is left.
+            CheckpointNotFoundError: the newest attempt went on from a checkpoint and neither that nor anything else of
+                its line is left.
             CorruptCheckpointError: after the last one, when the line goes on in an attempt that cannot be read.
             OSError: the store cannot be read.
         """
-        if which is not None:
-            yield self.find(which)
-            return
         for folder in reversed(self._folders()):
             found = self._load(folder)
             if isinstance(found, Attempt) or (found is not None and self._may_hold(folder)):
@@ -366,37 +352,6 @@ class Lineage:
                 return
             folder = branch.attempt
 
-    def find(self, prefix: str) -> CheckpointRef:
-        """The checkpoint of a name like ``attempt-0002/step-000000500``; unique prefixes of either part do.
-
-        A full name wins over longer ones that begin with it (``step-000000500`` over ``step-000000500.2``). Without
-        a checkpoint (``attempt-0002``) it is the newest of that attempt.
-
-        Raises:
-            CheckpointNotFoundError: none or more than one fits; lists what exists.
-            OSError: the store cannot be read.
-        """
-        attempt_prefix, _, name_prefix = prefix.strip("/").partition("/")
-        fitting: list[CheckpointRef] = []
-        for folder in (name for name in self._folders() if name.startswith(attempt_prefix)):
-            exact = self._ref(folder, name_prefix) if parse_checkpoint_folder(name_prefix) else None
-            refs = self.checkpoints(folder, name_prefix) if exact is None else [exact]
-            fitting += refs if name_prefix else refs[:1]
-        if len(fitting) == 1:
-            return fitting[0]
-        names = ", ".join(ref.path for ref in fitting[:20])
-        problem = f"{len(fitting)} checkpoints fit: {names}." if fitting else self._absence(attempt_prefix, name_prefix)
-        raise CheckpointNotFoundError(f"{prefix!r} in {self.store.url}: {problem} {self.inventory()}", path=prefix)
-
-    def _absence(self, attempt_prefix: str, name_prefix: str) -> str:
-        folders = [folder for folder in self._folders() if folder.startswith(attempt_prefix)]
-        thinned = [ref for folder in folders if name_prefix for ref, _ in self.weights(folder, name_prefix)]
-        weights = ", ".join(ref.path for ref in thinned)
-        if not weights:
-            lost = "".join(f" {error}" for folder in folders for error in self.lost(folder))
-            return f"there is no such checkpoint.{lost}"
-        return f"{weights} holds weights only, as Keep(thin_after=...) asks for: training cannot go on from it."
-
     def read_manifest(self, ref: CheckpointRef) -> Manifest:
         """The manifest of a checkpoint; see `Tiers.read_manifest`."""
         return self.tiers.read_manifest(ref)
@@ -406,7 +361,7 @@ class Lineage:
         return self.tiers.read_brief(ref)
 
     def _folders(self) -> list[str]:
-        return sorted((name for name in self.store.list("") if parse_attempt_folder(name) is not None), key=_order)
+        return sorted((name for name in self.store.list("") if parse_attempt_folder(name) is not None), key=by_number)
 
     def _load(self, folder: str) -> Attempt | CorruptCheckpointError | None:
         """The attempt, what is wrong with it, or None where nothing was ever claimed."""
@@ -458,33 +413,3 @@ class Lineage:
             return "No committed checkpoint exists."
         more = f" and {len(paths) - 20} older ones" if len(paths) > 20 else ""
         return f"What exists: {', '.join(paths[:20])}{more}."
-
-
-def before(refs: list[CheckpointRef], branch: CheckpointRef | None) -> list[CheckpointRef]:
-    """Those of one attempt that are on the line of what branched off at ``branch``, all without one; newest first."""
-    position = _position([*refs, branch])
-    # By name too: the branching point itself may be damaged by now, and so without a serial.
-    found = [ref for ref in refs if branch is None or ref.name == branch.name or position(ref) <= position(branch)]
-    return sorted(found, key=position, reverse=True)
-
-
-def _order(folder: str) -> tuple[int, str]:
-    """Sort key of attempt folders; never of their names, which stop sorting at number 10000."""
-    return parse_attempt_folder(folder) or (0, "")
-
-
-def _position(refs: list[CheckpointRef | None] | list[CheckpointRef]) -> Callable[[CheckpointRef], Any]:
-    """Sort key of the checkpoints of one attempt: the serial.
-
-    One without a serial (a damaged manifest) comes right after the newest sound one whose step is not above its own:
-    only its place in the report depends on that.
-    """
-    sound = [(parse_checkpoint_folder(r.name) or (0, 0), r.serial) for r in refs if r and r.serial is not None]
-
-    def key(ref: CheckpointRef) -> Any:
-        place = parse_checkpoint_folder(ref.name) or (0, 0)
-        if ref.serial is not None:
-            return (ref.serial, 0, place)
-        return (max((serial for other, serial in sound if other <= place), default=-1), 1, place)
-
-    return key

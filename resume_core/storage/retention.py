@@ -33,9 +33,10 @@ from resume_core.storage.brief import Brief
 from resume_core.storage.family import relatives
 from resume_core.storage.interface import Store
 from resume_core.storage.keeping import Entry, judge
-from resume_core.storage.lineage import Lineage, before
+from resume_core.storage.lineage import Lineage
 from resume_core.storage.manifest import CheckpointRef
 from resume_core.storage.manifests import read_manifest
+from resume_core.storage.newer import before
 from resume_core.storage.paths import (
     ATTEMPT_FILE,
     MANIFEST_FILE,

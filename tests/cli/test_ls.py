@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from resume_core import Keep
 from resume_core.cli import app
 from resume_core.cli.words import age as age_of
+from resume_core.naming import resolve
 from resume_core.storage import Lineage, open_store
 
 
@@ -79,7 +80,7 @@ def test_what_an_old_attempt_wrote_later_is_on_no_line(tmp_path):
     directory = trained(str(tmp_path / "run"))
     lineage = Lineage(open_store(directory))
     (first,) = lineage.attempts()
-    lineage.claim(restored_from=lineage.read_manifest(lineage.find("attempt-0001/step-000000001")).ref)
+    lineage.claim(restored_from=resolve(lineage, "attempt-0001/1"))
     _, older = listed(directory)["attempts"]
     assert {one["step"]: one["is_on_line"] for one in older["checkpoints"]} == {3: False, 2: False, 1: True, 0: True}
     assert "on no line" in ls(directory)[1]

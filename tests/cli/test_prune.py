@@ -15,6 +15,7 @@ from walks import Start, Walk
 from resume_core import Keep, SaveEvery
 from resume_core.cli import app
 from resume_core.cli.prune.doomed import Prune
+from resume_core.naming import resolve
 from resume_core.ranks import Ranks
 from resume_core.session import Session
 from resume_core.state import Progress
@@ -126,7 +127,7 @@ def test_a_newer_attempt_ends_it(run):
     deleting = look.delete()
     next(deleting)
     lineage = Lineage(open_store(run))
-    lineage.claim(restored_from=lineage.read_manifest(lineage.find("attempt-0001/step-000000003")).ref)
+    lineage.claim(restored_from=resolve(lineage, "attempt-0001/3"))
     with pytest.raises(Exception, match="has started after"):
         next(deleting)
     assert steps(run) == [1, 2, 3, 4, 5, 6]

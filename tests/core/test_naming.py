@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from resume_core.errors import CheckpointNotFoundError
@@ -76,6 +78,34 @@ def test_what_is_no_name(text):
 def test_an_error_names_the_nearest(lineage, text, said):
     with pytest.raises(CheckpointNotFoundError, match=said):
         resolve(lineage, text)
+
+
+@pytest.mark.parametrize("text", ["attempt-0003", "attempt-0001/step-000000501", "../x", "x/y/z", "attempt-0001/../x"])
+def test_a_name_that_is_not_there_leads_nowhere_else(lineage, text):
+    with pytest.raises(CheckpointNotFoundError, match=f"no checkpoint {re.escape(repr(text))} in .*step-") as caught:
+        resolve(lineage, text)
+    assert isinstance(caught.value, FileNotFoundError)
+
+
+def test_a_name_in_an_empty_directory_says_that_nothing_exists(tmp_path):
+    with pytest.raises(CheckpointNotFoundError, match="No committed checkpoint exists"):
+        resolve(Lineage(LocalStore(tmp_path / "run")), "attempt-0001")
+
+
+def test_a_full_name_wins_over_longer_ones_that_begin_with_it(lineage):
+    assert resolve(lineage, "attempt-0002/step-000000040").name == "step-000000040"
+    assert resolve(lineage, "attempt-0002/step-000000040.2").name == "step-000000040.2"
+
+
+def test_what_was_asked_for_by_name_has_no_substitute(lineage):
+    (ref,) = select(lineage, "attempt-0001/10")
+    lineage.store.put(f"{ref.path}/manifest.json", b"torn")
+    assert resolve(lineage, "attempt-0001/10") == ref
+    assert ref.serial is None
+    lineage.store.delete(f"{ref.path}/manifest.json")
+    lineage.store.put(f"{ref.path}/weights.json", b"{}")
+    with pytest.raises(CheckpointNotFoundError, match=r"step-000000010 in .* the weights alone are left"):
+        resolve(lineage, "attempt-0001/10")
 
 
 def test_an_attempt_of_which_nothing_is_left_says_what_became_of_it(lineage):

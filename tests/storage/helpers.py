@@ -11,6 +11,7 @@ from collections.abc import Callable
 from resume_core.policy import Keep
 from resume_core.storage import (
     Attempt,
+    Brief,
     CheckpointRef,
     CheckpointSlots,
     CheckpointWriter,
@@ -23,6 +24,7 @@ from resume_core.storage import (
     read_file,
     verify,
 )
+from resume_core.storage.manifests import read_weights_manifest
 
 from .faults import Faults
 
@@ -84,6 +86,14 @@ def paths(refs) -> list[str]:
 
 def steps_of(refs) -> list[int]:
     return [int(ref.name[5:14]) for ref in refs]
+
+
+def thinned(run: Run) -> list[Manifest]:
+    """What was left of the checkpoints of a run's attempts that were thinned to their weights, newest first."""
+    attempts = [attempt.name for attempt in run.lineage.attempts()]
+    refs = [ref for name in attempts for ref, found in run.lineage.weights(name) if isinstance(found, Brief)]
+    manifests = [read_weights_manifest(run.lineage.tiers.stores[-1], ref) for ref in refs]
+    return sorted(manifests, key=lambda manifest: manifest.serial, reverse=True)
 
 
 def candidates(store: Store) -> list[CheckpointRef]:

@@ -16,7 +16,7 @@ from resume_core.storage.keeping import Entry, judge
 from resume_core.storage.manifests import read_weights_manifest
 
 from .faults import Faults, FaultyStore
-from .helpers import Run, candidates, load, payload, tree, write_ranks
+from .helpers import Run, candidates, load, payload, thinned, tree, write_ranks
 
 KEEPS = [
     Keep(last=1),
@@ -129,16 +129,15 @@ class Model:
         refs = candidates(self.store)
         assert load(self.store, refs[0]) == f"s{self.step}"
         whole = {int(ref.name[5:14]) for ref in refs}
-        left = {int(m.checkpoint[5:14]) for a in self.run.lineage.attempts() for m in self.run.lineage.thinned(a.name)}
+        left = {int(m.checkpoint[5:14]) for m in thinned(self.run)}
         newest = {save[0] for save in self.saved[-self.keep.last :]}
         assert newest <= whole
         assert self.expected_extra() <= whole | left
         for ref in refs:
             load(self.store, ref)  # nothing that looks whole is torn
-        for attempt in self.run.lineage.attempts():
-            for manifest in self.run.lineage.thinned(attempt.name):
-                name = "model.safetensors"
-                assert self.store.read(f"{manifest.ref.path}/{name}") == payload(manifest.header["tag"], name)
+        for manifest in thinned(self.run):
+            name = "model.safetensors"
+            assert self.store.read(f"{manifest.ref.path}/{name}") == payload(manifest.header["tag"], name)
         for key, data in self.foreign.items():
             assert self.store.read(key) == data
 
@@ -201,9 +200,9 @@ def test_a_failure_anywhere_in_thinning_leaves_whole_checkpoints_or_weights(stor
 def test_weights_alone_go_when_no_rule_keeps_them_any_more(store):
     run, refs = saved_run(store, 5)
     prune(run.lineage, Keep(last=1, every_steps=2, thin_after=1), run.attempt)
-    assert [m.checkpoint for m in run.lineage.thinned(run.attempt.name)] == [refs[3].name, refs[1].name]
+    assert [m.checkpoint for m in thinned(run)] == [refs[3].name, refs[1].name]
     prune(run.lineage, Keep(last=1, every_steps=4), run.attempt)
-    assert [m.checkpoint for m in run.lineage.thinned(run.attempt.name)] == [refs[3].name]
+    assert [m.checkpoint for m in thinned(run)] == [refs[3].name]
     prune(run.lineage, Keep(last=1), run.attempt)
     assert tree(store, refs[3].path) == []
 

@@ -194,7 +194,7 @@ def test_a_run_begun_anew_offers_nothing_of_the_run_before_even_if_it_died_at_on
     fresh = Run(store)
     assert fresh.attempt.parent is None
     assert candidates(store) == []
-    assert paths(Lineage(store).candidates(old.attempt.name)) == [ref.path]
+    assert paths(Lineage(store).checkpoints(old.attempt.name)) == [ref.path]
 
 
 def test_an_attempt_that_continued_one_without_checkpoints_begins_the_line(store):
@@ -304,53 +304,6 @@ def test_a_folder_without_an_attempt_file_stops_nobody(store):
     first = Run(store)
     store.put("attempt-0002-dead/.attempt.json.01234567.tmp", b"")
     assert not is_superseded(store, first.attempt)
-
-
-# ---- by name
-
-
-@pytest.fixture
-def three(store):
-    first = Run(store)
-    a = [first.save(step) for step in (500, 500, 1000)]
-    second = Run(store, restored_from=a[2])
-    return Lineage(store), a, second.save(1500)
-
-
-def test_a_checkpoint_is_found_by_unique_prefixes(three):
-    lineage, a, b = three
-    assert lineage.find(a[0].path) == a[0]
-    assert lineage.find("attempt-0001/step-000000500") == a[0]
-    assert lineage.find("attempt-0001/step-000000500.2") == a[1]
-    assert lineage.find("attempt-0001/step-000001") == a[2]
-    assert lineage.find("attempt-0001") == a[2]
-    assert lineage.find("attempt-0002/") == b
-    assert lineage.find("attempt-0002/step") == b
-
-
-@pytest.mark.parametrize("name", ["attempt-0001/step-0000005", "attempt-0001/step", "attempt"])
-def test_an_ambiguous_name_lists_what_fits(three, name):
-    with pytest.raises(CheckpointNotFoundError, match=r"\d checkpoints fit: "):
-        three[0].find(name)
-
-
-@pytest.mark.parametrize("name", ["attempt-0003", "attempt-0001/step-000000501", "step-0", "../x", "/", "x/y/z"])
-def test_a_name_that_is_not_there_lists_what_exists(three, name):
-    lineage, a, b = three
-    with pytest.raises(CheckpointNotFoundError) as caught:
-        lineage.find(name)
-    assert all(ref.path in str(caught.value) for ref in [*a, b])
-    assert isinstance(caught.value, FileNotFoundError)
-
-
-def test_a_name_in_an_empty_store_says_that_nothing_exists(store):
-    with pytest.raises(CheckpointNotFoundError, match="No committed checkpoint exists"):
-        list(Lineage(store).candidates("attempt-0001"))
-
-
-def test_a_checkpoint_asked_for_by_name_has_no_substitute(three):
-    lineage, a, _ = three
-    assert list(lineage.candidates("attempt-0001/step-000000500.2")) == [a[1]]
 
 
 def test_a_checkpoint_pruned_while_it_is_listed_is_left_out(store, monkeypatch):

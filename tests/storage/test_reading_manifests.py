@@ -125,7 +125,6 @@ def test_thousands_are_ordered_without_being_parsed(local_store, monkeypatch):
         run.save(step)
     monkeypatch.setattr(Manifest, "from_bytes", None)
     assert steps_of(Lineage(local_store).glance().candidates()) == [4, 3, 2, 1, 0]
-    assert Lineage(local_store).find("attempt-0001/step-000000003").serial == 3
 
 
 def test_one_answer_of_a_slow_store_tells_the_order_and_what_to_keep(store, monkeypatch):
@@ -140,16 +139,6 @@ def test_one_answer_of_a_slow_store_tells_the_order_and_what_to_keep(store, monk
     assert steps_of(view.checkpoints(run.attempt.name)) == [4, 3, 2, 1, 0]
     assert [ref.serial for ref in view.briefs(run.attempt.name)] == [4, 3, 2, 1, 0]
     assert len(read) == len(set(read)) == 5
-
-
-def test_a_checkpoint_that_is_named_is_looked_at_alone(store, monkeypatch):
-    run = Run(store)
-    refs = [run.save(step) for step in range(5)]
-    read = []
-    plain = type(store).read
-    monkeypatch.setattr(type(store), "read", lambda self, key: read.append(key) or plain(self, key))
-    assert Lineage(store).find(refs[3].path) == refs[3]
-    assert read == [f"{refs[3].path}/manifest.json"]
 
 
 def test_a_prune_reads_each_manifest_once_however_often_it_is_asked_for(local_store, monkeypatch):

@@ -15,7 +15,7 @@ from resume_core.heard import read_heard
 from resume_core.storage import Attempt, Brief, CheckpointRef, Lineage, PastAttempt, Store
 from resume_core.storage.keeping import reasons
 from resume_core.storage.manifests import read_weights_brief
-from resume_core.storage.paths import parse_checkpoint_folder
+from resume_core.storage.newer import by_step
 from resume_core.storage.retention import line_entries
 
 __all__ = ["AttemptListed", "CheckpointListed", "Listing", "listing"]
@@ -158,7 +158,7 @@ class _Look:
 
     def names(self, attempt: str) -> list[str]:
         """The checkpoints of an attempt by their steps, the newest first."""
-        return sorted(self._lineage.names(attempt), key=lambda name: parse_checkpoint_folder(name) or (0, 0))[::-1]
+        return sorted(self._lineage.names(attempt), key=by_step, reverse=True)
 
     def history(self, attempt: str) -> Mapping[str, Any] | None:
         try:

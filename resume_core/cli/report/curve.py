@@ -11,7 +11,7 @@ from typing import Any
 from resume_core.errors import CorruptCheckpointError, ResumeError
 from resume_core.storage import CheckpointRef, Lineage, PastAttempt
 from resume_core.storage.manifests import read_weights_brief
-from resume_core.storage.paths import parse_checkpoint_folder
+from resume_core.storage.newer import by_step
 from resume_core.storage.sealed import JsonMapping
 
 __all__ = ["LOSS", "Point", "points"]
@@ -52,7 +52,7 @@ def points(lineage: Lineage, attempt: str, past: PastAttempt | None) -> Iterator
     """
     for step, value in getattr(past, "losses", ()):
         yield from _point(attempt, step, LOSS, value)
-    names = sorted(lineage.names(attempt), key=lambda name: parse_checkpoint_folder(name) or (0, 0))
+    names = sorted(lineage.names(attempt), key=by_step)
     for header in _headers(lineage, attempt, names[-_MOST:]):
         progress, metrics = header.get("progress"), header.get("metrics")
         if isinstance(progress, dict) and isinstance(metrics, dict):
