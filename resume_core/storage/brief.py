@@ -13,7 +13,9 @@ from resume_core.storage.sealed import JsonMapping, parse
 __all__ = ["Brief"]
 
 _LEFT_OUT = frozenset({"config", "provenance", "preamble", "evidence"})  # nearly all of a header
-_CONFIG = Repeated("config", 2, partial(parse, path="config"))  # nearly all of that, and the same all along a run
+_DEPTH = 2  # of the object that the configuration is in
+# nearly all of a header, and the same all along a run
+_CONFIG = Repeated("config", _DEPTH, partial(parse, path="config", depth=_DEPTH))
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,8 @@ class Memo:
             return self._contents[place, mark][0]
 
     def keep(self, place: str, mark: str, content: object, size_bytes: int) -> None:
-        """Remember what was read; what has no mark cannot be known again."""
-        if not mark:
+        """Remember what was read; what has no mark cannot be known again, and what is too large would oust all else."""
+        if not mark or size_bytes > self._max_bytes:
             return
         with self._lock:
             self._size_bytes += size_bytes - self._contents.pop((place, mark), (None, 0))[1]

@@ -36,6 +36,8 @@ _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 _LOST = frozenset({errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)})
 _READ_TRIES, _READ_PAUSE_S = 3, 0.2  # a mount over a network answers EIO for what passes
 
+_TICK_NS = 20_000_000  # what a kernel's clock, which stamps files, may be behind: 10 ms where it ticks slowest
+
 _MAX_VIEWS = 1024  # of one system call: IOV_MAX of Linux and macOS
 
 
@@ -94,9 +96,11 @@ class LocalStore(Store):
             return _insisting(once)
 
     def mark(self, key: str) -> str:
-        """See ``Store.mark``. Each change gives a file another of these times; no clock is asked."""
+        """See ``Store.mark``. A change gives a file another time, unless it comes in the same tick of the clock."""
         with _missing(self._path(key)) as path:
             found = _insisting(lambda: os.stat(path))
+        if time.time_ns() - found.st_ctime_ns < _TICK_NS:
+            return ""
         return f"{found.st_ino}-{found.st_size}-{found.st_ctime_ns}"
 
     def size(self, key: str) -> int:

@@ -127,12 +127,13 @@ def unseal(kind: str, data: bytes, path: str, *, without: Repeated | None = None
     return fields
 
 
-def parse(data: bytes, path: str) -> object:
+def parse(data: bytes, path: str, depth: int = 0) -> object:
     """A value of strict JSON.
 
     Args:
         data: its text.
         path: where that lies, for messages.
+        depth: levels of the file that are around it.
 
     Raises:
         CorruptCheckpointError: it is not strict JSON, or nested deeper than 100 levels.
@@ -140,18 +141,18 @@ def parse(data: bytes, path: str) -> object:
     try:
         value = json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite_float)
         # text with so few brackets is not nested deeper
-        if data.count(b"[") + data.count(b"{") > _MAX_DEPTH:
-            _check_depth(value)
+        if data.count(b"[") + data.count(b"{") > _MAX_DEPTH - depth:
+            _check_depth(value, _MAX_DEPTH - depth)
     # RecursionError: nesting bombs; the seal says who wrote the bytes, not that they are sane.
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptCheckpointError(f"{path} is not strict JSON: {str(error)[:300]}", path=path) from error
     return value
 
 
-def _check_depth(value: object) -> None:
+def _check_depth(value: object, most: int) -> None:
     """All that `check_plain` has to ask of what a strict parser gave; a manifest may hold thousands of digests."""
     level: list[Any] = [value]
-    for _ in range(_MAX_DEPTH + 1):
+    for _ in range(most + 1):
         inner = [node.values() if type(node) is dict else node for node in level if type(node) in (dict, list)]
         level = [child for children in inner for child in children if type(child) in (dict, list)]
         if not level:

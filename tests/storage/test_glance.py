@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from resume_core.errors import CorruptCheckpointError
-from resume_core.storage import Lineage
+from resume_core.storage import Lineage, local
 from resume_core.storage.glance import Glance, Memo
 
 from .faults import Around
@@ -108,6 +111,9 @@ def test_a_memo_forgets_what_was_not_asked_for_longest():
     assert memo.get("a", "1") == b"aaaa"
     memo.keep("d", "", b"d", 1)
     assert memo.get("d", "") is None
+    memo.keep("e", "1", b"e" * 11, 11)
+    assert memo.get("e", "1") is None
+    assert memo.get("a", "1") == b"aaaa"
 
 
 def test_a_checkpoint_that_was_thinned_or_deleted_is_seen_by_the_next_glance_of_a_run(marked):
@@ -140,7 +146,29 @@ def test_what_was_parsed_is_parsed_once_in_each_way(marked):
         glance.read_as("a/c.json", parse, "number")
 
 
-def test_a_local_file_is_known_again_by_when_it_was_changed(local_store):
+def test_a_file_that_was_changed_in_this_tick_of_the_clock_is_read_again(local_store, monkeypatch):
+    local_store.put("a/b.json", b"1")
+    path, memo = f"{local_store.url}/a/b.json", Memo()
+    real, stamp = os.stat, time.time_ns()
+
+    def coarse(place, *args, **kwargs):
+        found = real(place, *args, **kwargs)
+        ours = SimpleNamespace(st_ino=7, st_size=found.st_size, st_ctime_ns=stamp, st_mode=found.st_mode)
+        return ours if place == path else found
+
+    monkeypatch.setattr(os, "stat", coarse)
+    assert Glance(local_store, memo).read("a/b.json") == b"1"
+    with open(path, "r+b") as file:
+        file.write(b"2")
+    assert Glance(local_store, memo).read("a/b.json") == b"2"
+    stamp += 10**18  # by the clock of a server that is ahead of ours
+    assert local_store.mark("a/b.json") == ""
+    stamp = 0
+    assert local_store.mark("a/b.json") == "7-1-0"
+
+
+def test_a_local_file_is_known_again_by_when_it_was_changed(local_store, monkeypatch):
+    monkeypatch.setattr(local, "_TICK_NS", 0)
     local_store.put("a/b.json", b"1")
     memo, parsed = Memo(), []
     for content in (b"1", b"1", b"2", b"2"):

@@ -9,7 +9,7 @@ import pytest
 
 from resume_core import Keep
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
-from resume_core.storage import Brief, CheckpointRef, FileRecord, Lineage, Manifest, digest_chunks, prune, sealed
+from resume_core.storage import Brief, CheckpointRef, FileRecord, Lineage, Manifest, digest_chunks, local, prune, sealed
 from resume_core.storage.manifests import read_brief, read_manifest, read_ref
 
 from .helpers import Run, candidates, steps_of
@@ -142,6 +142,7 @@ def test_one_answer_of_a_slow_store_tells_the_order_and_what_to_keep(store, monk
 
 
 def test_a_prune_reads_each_manifest_once_however_often_it_is_asked_for(local_store, monkeypatch):
+    monkeypatch.setattr(local, "_TICK_NS", 0)
     run = Run(local_store)
     for step in range(5):
         run.save(step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from resume_core.errors import CorruptCheckpointError
@@ -34,11 +34,24 @@ def with_config(text: str) -> bytes:
     return body.encode() + sealed._tail(body.encode())
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])  # machines that many share
 @given(st.dictionaries(st.sampled_from(["config", "a", "metrics"]), json_values))
 def test_a_brief_is_what_the_whole_manifest_says(header):
     data = data_of(header)
     assert Brief.from_bytes(data, path="m") == Brief.of(Manifest.from_bytes(data, path="m"))
+
+
+@pytest.mark.parametrize("depth", range(94, 102))
+def test_a_configuration_is_as_deep_for_a_brief_as_for_who_reads_all(depth):
+    text = '{"a":' * (depth - 1) + "{}" + "}" * (depth - 2) + "\n  }"
+    verdicts = set()
+    for read in (Manifest.from_bytes, Brief.from_bytes):
+        try:
+            read(with_config(text), path="m")
+            verdicts.add("good")
+        except CorruptCheckpointError:
+            verdicts.add("refused")
+    assert len(verdicts) == 1
 
 
 def test_the_same_text_is_parsed_once():
