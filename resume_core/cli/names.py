@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from resume_core.directory import open_lineage
-from resume_core.naming import parse_name
-from resume_core.storage import Lineage
+from resume_core.errors import CheckpointNotFoundError
+from resume_core.naming import nothing_left, parse_name
+from resume_core.storage import Attempt, Lineage
 
-__all__ = ["CheckpointName", "open_named", "split_url"]
+__all__ = ["CheckpointName", "open_named", "open_run", "split_url"]
 
 CheckpointName = Annotated[
     str | None,
@@ -61,3 +62,25 @@ def open_named(
         return lineage, inside
     attempt = parse_name(inside).attempt
     return lineage, f"{attempt}/{name}" if attempt and not parse_name(name).attempt else name
+
+
+def open_run(
+    url: str, scratch: str | None, options: Mapping[str, Any] | None
+) -> tuple[Lineage, list[Attempt], list[str]]:
+    """A glance at a run of which all is looked at, its attempts, oldest first, and what is wrong with others.
+
+    Args:
+        url: of its directory.
+        scratch: the run's fast local directory.
+        options: for fsspec.
+
+    Raises:
+        CheckpointNotFoundError: there is no run.
+        ValueError: a URL that cannot be meant.
+        OSError: the store cannot be read.
+    """
+    lineage = open_lineage(url, scratch, options).glance()
+    attempts, damaged = lineage.attempts(), [str(error) for error in lineage.damaged()]
+    if not attempts and not damaged:
+        raise CheckpointNotFoundError(nothing_left(lineage), path=url)
+    return lineage, attempts, damaged

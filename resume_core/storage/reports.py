@@ -33,11 +33,14 @@ def read_report(store: Store, attempt: str, name: str, kind: str) -> Fields | No
     """What one says; None when the attempt left none. Arguments as for `put_report`.
 
     Raises:
-        CorruptCheckpointError: it was altered, or is of another kind.
+        CorruptCheckpointError: it was altered, is of another kind, or that of another attempt.
         OSError: the store cannot be read.
     """
     key = join_key(attempt, name)
     try:
-        return unseal(kind, read_small(store, key), store.locate(key))
+        fields = unseal(kind, read_small(store, key), store.locate(key))
     except FileNotFoundError:
         return None
+    if (other := fields.text("attempt")) != attempt:
+        fields.fail(f"it is that of {other}: files were moved")
+    return fields

@@ -110,20 +110,24 @@ def compare(a: Source, b: Source, progress: Callable[[str, int, int], None] | No
     tensors = None
     if progress is not None:
         tensors = {part: _tensors(a, b, part, progress, sides) for part in parts}
-    counts = {part: _count(a, b, part, sides, structure, tensors) for part in parts}
+    counts = {}
+    for part in parts:
+        name, found = TENSORS[part], None if tensors is None else tensors[part]
+        is_same = a.manifest.file(name) == b.manifest.file(name)
+        counts[part] = Count(_count(a, name, sides), _num_differ(name, structure, found, is_same=is_same))
     return Compared(_side(a), _side(b), facts, list(_files(a, b)), structure, plain, tensors, counts)
 
 
-def _count(
-    a: Source, b: Source, part: str, sides: Sequence[Leaves], structure: list[Pair], tensors: dict[str, Any] | None
-) -> Count:
-    name = TENSORS[part]
+def _count(source: Source, name: str, sides: Sequence[Leaves]) -> int:
+    """The tensors that a file holds on either side."""
     places = {place for side in sides for place, leaf in side.items() if leaf.file == name}
-    num = len(places) or _num_stored(a, name)
-    is_same = a.manifest.file(name) == b.manifest.file(name)
-    if tensors is None:
-        return Count(num, 0 if is_same else None)
-    return Count(num, len(tensors[part]) + sum(pair.file == name for pair in structure))
+    return len(places) or _num_stored(source, name)
+
+
+def _num_differ(name: str, structure: list[Pair], found: list[Change] | None, *, is_same: bool) -> int | None:
+    if found is None:
+        return 0 if is_same else None
+    return len(found) + sum(pair.file == name for pair in structure)
 
 
 def _num_stored(source: Source, name: str) -> int:

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from resume_core.cli.names import open_run
 from resume_core.cli.prune.doomed import recorded_keep
-from resume_core.directory import open_lineage
 from resume_core.ends import finished_fit
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from resume_core.heard import read_heard
@@ -109,10 +109,7 @@ def listing(
         ValueError: a URL that cannot be meant.
         OSError: the store cannot be read.
     """
-    lineage = open_lineage(url, scratch, options).glance()
-    attempts, damaged = lineage.attempts(), [str(error) for error in lineage.damaged()]
-    if not attempts and not damaged:
-        raise CheckpointNotFoundError(f"{url} is no directory of a run: there is no attempt in it", path=url)
+    lineage, attempts, damaged = open_run(url, scratch, options)
     num = sum(len(lineage.names(attempt.name)) for attempt in attempts)
     look, found = _Look(lineage, attempts, knows_all=most is None or num <= most), []
     for attempt in reversed(attempts):

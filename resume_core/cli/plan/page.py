@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
 
-from jinja2 import Environment
 from markupsafe import Markup
 
+from resume_core.cli.pages import environment, text_of
 from resume_core.cli.plan.advice import Plan
 from resume_core.cli.plan.picture import draw
 from resume_core.cli.plan.tables import cost_table, input_table, size_table, space_table
@@ -17,16 +16,18 @@ __all__ = ["as_page"]
 
 def as_page(plan: Plan) -> str:
     """The page; whatever a run or a user has named is escaped."""
-    template = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     tables = [cost_table(plan), size_table(plan), space_table(plan), input_table(plan)]
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(template).render(
-        plan=plan,
-        verdict=_unbroken(plan.verdict),
-        save_takes=_unbroken(plan.save_takes),
-        picture=Markup(draw(plan)),
-        tables=tables,
-        described=f"Share of the time that is lost over the interval between saves. {plan.verdict}",
+    return (
+        environment()
+        .from_string(text_of(__package__, "page.html"))
+        .render(
+            plan=plan,
+            verdict=_unbroken(plan.verdict),
+            save_takes=_unbroken(plan.save_takes),
+            picture=Markup(draw(plan)),
+            tables=tables,
+            described=f"Share of the time that is lost over the interval between saves. {plan.verdict}",
+        )
     )
 
 

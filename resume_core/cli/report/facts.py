@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from resume_core.capture.as_saved import goes_on_as_saved
+from resume_core.cli.names import open_run
 from resume_core.cli.report.curve import Point, points
-from resume_core.directory import open_lineage
 from resume_core.errors import CheckpointNotFoundError, ResumeError
 from resume_core.goodput import Account, Share, account
 from resume_core.storage import Attempt, Lineage, read_check
@@ -158,15 +158,12 @@ def report(url: str, options: Mapping[str, Any] | None = None) -> Report:
         ValueError: a URL that cannot be meant.
         OSError: the store cannot be read.
     """
-    lineage = open_lineage(url, None, options).glance()
-    attempts, notes = lineage.attempts(), [str(error) for error in lineage.damaged()]
+    lineage, attempts, notes = open_run(url, None, options)
     if len(attempts) > _MOST_ATTEMPTS:
         notes.append(f"{len(attempts) - _MOST_ATTEMPTS} older attempts are left out")
         attempts = attempts[-_MOST_ATTEMPTS:]
     if not attempts:
-        raise CheckpointNotFoundError(
-            " ".join([f"{url} is no directory of a run: there is no attempt in it.", *notes]), path=url
-        )
+        raise CheckpointNotFoundError(f"no attempt in {url} can be read. {' '.join(notes)}", path=url)
     log, heard = logging.Logger("report"), _Notes()
     log.addHandler(heard)
     past = account(lineage, attempts[-1].name, log)

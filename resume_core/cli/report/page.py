@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from typing import Any
 
-from jinja2 import Environment
 from markupsafe import Markup
 from rich.filesize import decimal
 
+from resume_core.cli.pages import environment, text_of
 from resume_core.cli.report.charts import charts
 from resume_core.cli.report.charts.parts import ended, shown_time
 from resume_core.cli.report.curve import LOSS
@@ -29,11 +28,10 @@ _VERDICTS = {"same": "good", "differs": "bad", "changed": "odd", "not checked": 
 
 def as_page(report: Report) -> str:
     """The page; whatever a run or a user has named is escaped, also where a script reads it."""
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"seconds": _seconds, "size": _size, "value": _value, "time": shown_time, "ended": ended}
-    environment.filters["origin"] = _origin
-    template = environment.from_string(_text("page.html"))
-    return template.render(
+    page = environment()
+    page.filters |= {"seconds": _seconds, "size": _size, "value": _value, "time": shown_time, "ended": ended}
+    page.filters["origin"] = _origin
+    return page.from_string(text_of(__package__, "page.html")).render(
         report=report,
         generator=GENERATOR,
         headline=headline(report),
@@ -45,7 +43,7 @@ def as_page(report: Report) -> str:
         num_older=max(len(report.saves) - _MOST_SAVES, 0),
         num_lost=sum(one.lost_batches or 0 for one in report.attempts),
         medians={name: _median(report, name) for name in ("blocked_s", "durable_s")},
-        script=Markup(_text("page.js")),
+        script=Markup(text_of(__package__, "page.js")),
         library=_library(),
     )
 
@@ -102,10 +100,6 @@ def _size(value: int | None) -> str:
 
 def _value(difference: Mapping[str, Any], side: str) -> str:
     return json.dumps(difference[side], ensure_ascii=False) if side in difference else "(absent)"
-
-
-def _text(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 @cache
