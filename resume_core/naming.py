@@ -103,7 +103,7 @@ def resolve(lineage: Lineage, text: str, *, thinned: bool = False) -> Checkpoint
 
     Args:
         lineage: of the run.
-        text: the name.
+        text: the name; empty for the newest of the run's line.
         thinned: one of which the weights alone are left will do.
 
     Raises:
@@ -114,7 +114,8 @@ def resolve(lineage: Lineage, text: str, *, thinned: bool = False) -> Checkpoint
     if name == Name():
         for ref in lineage.candidates():
             return ref
-        raise CheckpointNotFoundError(f"{text!r}: {nothing_left(lineage)}", path=lineage.store.url)
+        said = f"{text!r}: " if text else ""
+        raise CheckpointNotFoundError(f"{said}{nothing_left(lineage)}", path=lineage.store.url)
     if not name.checkpoint:
         attempts = name.attempts(_attempts(lineage))
         if len(attempts) > 1:

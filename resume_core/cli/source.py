@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from resume_core.cli.names import open_named
 from resume_core.documents import STRUCTURE, read_document
-from resume_core.errors import CheckpointNotFoundError
-from resume_core.naming import nothing_left, resolve
+from resume_core.naming import resolve
 from resume_core.state import Checkpoint, Progress
-from resume_core.storage import CheckpointRef, FileReader, Lineage, Manifest, Store
+from resume_core.storage import CheckpointRef, FileReader, Manifest, Store
 from resume_core.storage.manifests import read_weights_manifest
 from resume_core.storage.paths import MODEL_FILE
 
@@ -113,14 +112,8 @@ def find(
     """
     lineage, name = open_named(url, name, scratch, options)
     seen = lineage.glance()  # to find it: what is read of it is read as it is now
-    ref = resolve(seen, name, thinned=True) if name else _newest(seen)
+    ref = resolve(seen, name, thinned=True)
     stores = lineage.tiers.committed(ref)
     if not stores and (holding := lineage.tiers.with_weights(ref)):
         return Source(read_weights_manifest(holding[-1], ref), holding, is_thinned=True)
     return Source(lineage.read_manifest(ref), stores)
-
-
-def _newest(lineage: Lineage) -> CheckpointRef:
-    for ref in lineage.candidates():
-        return ref
-    raise CheckpointNotFoundError(nothing_left(lineage), path=lineage.store.url)
