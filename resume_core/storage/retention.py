@@ -251,8 +251,8 @@ def _removals(
             yield Removal(entry.ref.path, _NO_RULE)
     on_line = {entry.ref.path for entry in line}
     # A line that could not be read to its end may go on in any of the older attempts.
-    own = [entry.ref for entry in line if entry.ref.attempt == attempt.name and entry.is_whole]
-    settled = is_whole and sum(ref.serial is not None for ref in own) >= keep.last
+    own = [entry for entry in line if entry.ref.attempt == attempt.name and entry.is_whole]
+    settled = is_whole and sum(entry.is_sound for entry in own) >= keep.last
     related = relatives(view, attempt.name) if settled else set()
     (store,) = view.tiers.stores
     older_ones = _older(view, attempt)
@@ -262,7 +262,7 @@ def _removals(
         if older in related:
             committed = set(_committed(view, older))
             yield from (Removal(folder, _NO_LINE) for folder in sorted(committed - on_line))
-    yield from _own_leftovers(store, attempt.name, own)
+    yield from _own_leftovers(store, attempt.name, [entry.ref for entry in own])
 
 
 def _older(view: Lineage, attempt: Attempt) -> list[str]:

@@ -279,3 +279,18 @@ def test_the_newest_of_each_pinned_kind_stays_beside_those_that_are_counted(stor
     kinds = {"end": 1, "other": 2}
     prune(run.lineage, Keep(last=1), run.attempt, lambda manifest: kinds.get(manifest.header["tag"]))
     assert folders(store) == sorted(paths(refs[3:]))
+
+
+def test_a_branch_that_was_left_stays_until_what_came_after_it_can_be_understood(store):
+    first = Run(store)
+    kept, left = first.save(1), first.save(2)
+    second = Run(store, restored_from=kept)
+    odd = second.save(3)
+
+    def pin(brief):
+        if brief.ref.path == odd.path:
+            raise CorruptCheckpointError("a header that no session writes")
+
+    assert left.path not in prune(second.lineage, Keep(last=1), second.attempt, pin).deleted
+    second.save(4)
+    assert left.path in prune(second.lineage, Keep(last=1), second.attempt, pin).deleted
