@@ -12,6 +12,7 @@ from test_verify import trained
 from walks import Walk
 
 from resume_core import Keep
+from resume_core.cli.diff.leaves import _of_rank, _Walk, pairs_of
 from resume_core.cli.diff.values import _BLOCK, _change
 from resume_core.image.read import Stored
 from resume_core.storage import FileReader, commit
@@ -135,6 +136,27 @@ def test_a_value_of_the_user_is_never_information_by_its_look(tmp_path, one, two
     found = [folded(tmp_path / f"rank-{name}", rank={"mine": own}) for name, own in (("one", one), ("two", two))]
     assert {name.removeprefix("rank 0.rank.") for name in decisive(*found)} == names
     assert "weights equal" in diff(*found)[1]
+
+
+def of_rank(clock=1, lr=0.1, shared=("a",)):
+    """What rank 1 of a Lightning run has otherwise than rank 0."""
+    callbacks = {"Timer": {"time_elapsed": {"train": clock}}, "Mine": {"time_elapsed": {"train": lr}}}
+    own = {"structure": {"checkpoint": {"callbacks": callbacks}}, "shared": list(shared)}
+    return dict(_of_rank({"rank": {}, "own": {"training": own}}, _Walk("rank-00001.json", [])))
+
+
+def test_what_a_rank_has_of_its_own_is_told_apart_likewise():
+    _, (pair,) = pairs_of(of_rank(clock=1), of_rank(clock=2))
+    assert (pair.name, pair.is_information) == ("own.training.checkpoint.callbacks.Timer.time_elapsed.train", True)
+    _, (pair,) = pairs_of(of_rank(lr=0.1), of_rank(lr=0.2))
+    assert not pair.is_information
+    _, (pair,) = pairs_of(of_rank(shared=["a"]), of_rank(shared=["b"]))
+    assert not pair.is_information
+
+
+@pytest.mark.parametrize("own", [5, None, {"training": 3}, {"training": {"structure": 3}}, {"training": []}])
+def test_a_document_that_no_release_writes_is_walked_all_the_same(own):
+    assert dict(_of_rank({"own": own}, _Walk("rank-00001.json", [])))
 
 
 @pytest.mark.parametrize(("severity", "code"), [("info", 0), ("run", 1), ("structure", 1)])

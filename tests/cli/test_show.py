@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import crafted
 import pytest
 from looking import folder, said, told
 from test_verify import trained
+from typer.testing import CliRunner
 
 from resume_core import Keep
+from resume_core.cli import app
 from resume_core.cli.tensors import _item_bytes
 from resume_core.image.dtypes import BY_NAME
 
@@ -90,3 +93,22 @@ def test_the_size_of_each_type_is_told_by_its_name():
 
 def test_names_are_no_markup(tmp_path):
     assert "[red]run" in show(trained(str(tmp_path / "[red]run")))[1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"timings": {"stage_s": "fast", "write_s": None}},
+        {"provenance": {"git": {"commit": 5}, "packages": [], "command": 3}},
+        {"metrics": {"loss": [1]}, "time": 5, "reason": {}, "progress": 3},
+        {"finished": 4, "timings": [1], "metrics": [2], "provenance": "x"},
+    ],
+)
+@pytest.mark.parametrize("command", ["show", "ls", "diff", "report", "prune", "plan"])
+def test_a_header_that_no_session_writes_is_told_by_every_command(run, tmp_path, command, changes):
+    path = folder(run, 3) / "manifest.json"
+    crafted.change(path, "manifest", header=crafted.fields(path)["header"] | changes)
+    more = {"diff": [run], "report": ["-o", str(tmp_path / "report.html")], "prune": ["--dry-run"]}
+    found = CliRunner().invoke(app, [command, run, *more.get(command, [])], env={"COLUMNS": "160"})
+    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
+    assert found.exit_code in (0, 1, 2)

@@ -92,15 +92,15 @@ def _rows(header: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("taken at", place(_mapping(header, "progress")))]
     when = header.get("time")
     rows.append(("saved", f"{when} ({age(when)} ago), reason: {header.get('reason')}"))
-    if timings:
-        phases = (f"{word} {seconds(timings[name])}" for name, word in _PHASES.items() if name in timings)
-        rows.append(("took", ", ".join(phases)))
+    phases = [(word, timings.get(name)) for name, word in _PHASES.items()]
+    took = (f"{word} {seconds(value)}" for word, value in phases if isinstance(value, int | float))
+    rows.append(("took", ", ".join(took)))
     shown = [f"{name} {number(value)}" for name, value in list(metrics.items())[:_MOST_METRICS]]
     more = [f"and {len(metrics) - _MOST_METRICS} more (--json)"] if len(metrics) > _MOST_METRICS else []
     rows.append(("metrics", ", ".join(shown + more) or "none were logged"))
     git, packages = _mapping(told, "git"), _mapping(told, "packages")
     if commit := git.get("commit"):
-        rows.append(("code", f"{commit[:12]}{', with changes that are not committed' if git.get('dirty') else ''}"))
+        rows.append(("code", f"{str(commit)[:12]}{', with changes that are not committed' if git.get('dirty') else ''}"))
     rows.append(("command", command_line(told.get("command"))))
     rows.append(("host", str(told.get("host") or "")))
     rows.append(("with", ", ".join(f"{name} {packages[name]}" for name in _SHOWN_PACKAGES if name in packages)))
