@@ -100,7 +100,8 @@ def _rows(header: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(("metrics", ", ".join(shown + more) or "none were logged"))
     git, packages = _mapping(told, "git"), _mapping(told, "packages")
     if commit := git.get("commit"):
-        rows.append(("code", f"{str(commit)[:12]}{', with changes that are not committed' if git.get('dirty') else ''}"))
+        changed = ", with changes that are not committed" if git.get("dirty") else ""
+        rows.append(("code", f"{str(commit)[:12]}{changed}"))
     rows.append(("command", command_line(told.get("command"))))
     rows.append(("host", str(told.get("host") or "")))
     rows.append(("with", ", ".join(f"{name} {packages[name]}" for name in _SHOWN_PACKAGES if name in packages)))
