@@ -31,7 +31,7 @@ from resume_core.capture.stateful import (
     makes_early_iterators,
     state_without_iterator,
 )
-from resume_core.capture.workers import release_at_exit, spared
+from resume_core.capture.workers import release_at_exit, release_half_made, spared
 
 __all__ = ["LoaderIterator", "Mark", "ResumableLoader", "is_resumable"]
 
@@ -236,6 +236,9 @@ class ResumableLoader:
         try:
             with preserved_rng(), self._prepared(at), spared(self.loader.__dict__):
                 inner = cls._get_iterator(self.loader)
+        except BaseException as error:
+            release_half_made(error)
+            raise
         finally:
             self._building = None
         self._seed_own_code(at)

@@ -4,8 +4,8 @@ Stock workers die of it, and the training process with them before it can be sav
 message, or by SIGTERM when its iterator is shut down or the training process exits; both say so in an event first.
 
 Internals used (torch 2.4 to 2.13, torchdata 0.11): the variable ``done_event`` of ``_worker_loop``, and
-``_workers_done_event`` of the iterator. Without them workers die as stock ones do. ``worker_init_fn`` is another one
-while workers are started, and the user's own again.
+``_workers_done_event`` of the iterator, which it has before it starts them. Without them workers die as stock ones do.
+``worker_init_fn`` is another one while workers are started, and the user's own again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["SPARED", "release_at_exit", "spared"]
+__all__ = ["SPARED", "release_at_exit", "release_half_made", "spared"]
 
 SPARED = "EXACT_RESUME_SPARED_SIGNALS"
 """Environment variable with the names of the signals, which workers inherit."""
@@ -97,6 +97,21 @@ def release_at_exit(iterator: Any) -> None:
         _releases_in = os.getpid()
         # not atexit: a process that multiprocessing has started runs these alone, before it terminates its workers
         multiprocessing.util.Finalize(None, _release, exitpriority=_EARLY)
+
+
+def release_half_made(error: BaseException) -> None:
+    """Let workers go that an iterator has started whose making then failed: nobody has it who could shut it down.
+
+    Args:
+        error: as it came out of the making, with its traceback.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+        if frame.f_code.co_name == "__init__":
+            done = getattr(frame.f_locals.get("self"), "__dict__", {}).get("_workers_done_event")
+            if done is not None:
+                done.set()
 
 
 def _release() -> None:
