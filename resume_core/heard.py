@@ -18,6 +18,7 @@ from resume_core.storage.newer import by_step
 __all__ = ["read_heard"]
 
 _MOST_LOOKED_AT = 3  # a save in flight has a folder and no manifest
+_ROUNDED_S = 1.0
 
 
 def read_heard(lineage: Lineage, attempt: str) -> PastAttempt | None:
@@ -56,17 +57,19 @@ def _newest(lineage: Lineage, attempt: str) -> Manifest | None:
 
 
 def _brought_up(past: PastAttempt, path: str, header: Mapping[str, Any]) -> PastAttempt:
-    later_s = (datetime.fromisoformat(header["time"]) - datetime.fromisoformat(past.seen)).total_seconds()
-    if later_s <= 0:  # one of before, or one of an earlier attempt that this one has adopted
-        return past
     progress, trained_s = header["progress"], float(header["trained_s"])
     at = {name: int(progress[name]) for name in ("step", "batch", "epoch")}
-    if not 0 <= trained_s <= past.up_s + later_s:
+    taken, seen = datetime.fromisoformat(header["time"]), datetime.fromisoformat(past.seen)
+    later_s = (taken - seen).total_seconds()
+    if later_s <= 0 and at["batch"] <= past.at["batch"]:
+        return past  # one of before, or one of an earlier attempt that this one has adopted
+    later_s = max(later_s, 0.0)  # times were whole seconds once, and a clock may be set back
+    if not 0 <= trained_s <= past.up_s + later_s + _ROUNDED_S:
         return past
     return replace(
         past,
-        seen=str(header["time"]),
-        up_s=past.up_s + later_s,
+        seen=past.seen if taken < seen else str(header["time"]),
+        up_s=max(past.up_s + later_s, trained_s),
         trained_s=max(past.trained_s, trained_s),
         at=at if at["batch"] >= past.at["batch"] else past.at,
         saves=_with_save(past, path, header, trained_s, at["batch"]),

@@ -445,7 +445,7 @@ class Session:
             "progress": asdict(progress),
             "reason": reason,
             "metrics": metric_entries(metrics),
-            "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
             "key": self._beginning.key,
             "config": to_json(self._beginning.config),
             "provenance": dict(self._beginning.provenance),

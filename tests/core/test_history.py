@@ -427,11 +427,17 @@ def test_the_names_of_the_file_are_ours(tmp_path, start):
     assert (first / "history.json").exists()
 
 
-def written_last(directory, ago_s, **fields):
-    """The history of the newest attempt as it was so many seconds ago, after one batch and no save."""
+def written_last(directory, ago_s, batch=1, **fields):
+    """The history of the newest attempt as it was so many seconds ago, after so many batches and no save."""
     found = lineage(directory)
     then = (datetime.now(timezone.utc) - timedelta(seconds=ago_s)).isoformat(timespec="milliseconds")
-    told = {**TOLD, "started": then, "first_batch_s": 0.5, "seen": {**SEEN, "time": then}, **fields}
+    told = {
+        **TOLD,
+        "started": then,
+        "first_batch_s": 0.5,
+        "seen": {**SEEN, "time": then, "step": batch, "batch": batch},
+        **fields,
+    }
     put_history(found.store, found.newest().name, {**told, "attempt": found.newest().name})
     return found, found.newest().name
 
@@ -467,8 +473,19 @@ def test_a_checkpoint_that_tells_nothing_newer_changes_nothing(directory, start,
         plain = run.session._header
         monkeypatch.setattr(run.session, "_header", lambda *each: plain(*each) | {"time": "then"})
     stop(run.train(5), killed=True)
-    found, attempt = written_last(directory, -100 if what == "newer" else 100)
+    found, attempt = written_last(directory, -100, batch=9) if what == "newer" else written_last(directory, 100)
     assert read_heard(found, attempt) == read_history(found.store, attempt)
+
+
+def test_a_checkpoint_of_a_later_batch_is_newer_whatever_the_clock_says(directory, start):
+    """Times in manifests were whole seconds once: one that was taken behind the history seemed to be older."""
+    stop(start(directory, save=EVERY_2).train(5), killed=True)
+    found, attempt = written_last(directory, -0.9)
+    heard, told = read_heard(found, attempt), read_history(found.store, attempt)
+    assert (heard.at["step"], heard.at["batch"]) == (4, 4)
+    assert heard.seen == told.seen
+    assert heard.up_s >= heard.trained_s
+    assert [save["batch"] for save in heard.saves] == [4]
 
 
 def test_a_young_attempt_writes_more_often():
