@@ -72,6 +72,7 @@ class History:
         self._earlier = {"saves": 0, "blocked_s": 0.0}
         self._losses: list[list[Any]] = []
         self._losses_apart = 1  # steps between two of those that are kept
+        self._lost_at: int | None = None  # the step since which no loss was finite
         self._lock = threading.Lock()
         self._writing: threading.Thread | None = None
         self._put: Callable[[dict[str, Any]], None] | None = None
@@ -161,13 +162,16 @@ class History:
             self.close(error or SystemExit("the script has ended"))
 
     def loss(self, step: int, value: float) -> None:
-        """That of an optimizer step. Of a long run some hundreds are kept, evenly apart."""
-        if step % self._losses_apart:
+        """That of an optimizer step. Of a long run some hundreds are kept, and where it was lost."""
+        is_finite, was_finite = math.isfinite(value), self._lost_at is None
+        self._lost_at = None if is_finite else step if was_finite else self._lost_at
+        if step % self._losses_apart and is_finite == was_finite:
             return
-        self._losses.append([step, value if math.isfinite(value) else str(value)])
+        self._losses.append([step, value if is_finite else str(value)])
         if len(self._losses) > _MAX_LOSSES:
             self._losses_apart *= 2
-            self._losses = [point for point in self._losses if point[0] % self._losses_apart == 0]
+            stays = (self._lost_at, step)  # the newest too: what it says of the end holds until the next
+            self._losses = [one for one in self._losses if one[0] % self._losses_apart == 0 or one[0] in stays]
 
     # ---- what is known
 

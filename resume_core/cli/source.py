@@ -11,7 +11,7 @@ from resume_core.cli.names import open_named
 from resume_core.documents import STRUCTURE, read_document
 from resume_core.naming import resolve
 from resume_core.state import Checkpoint, Progress
-from resume_core.storage import CheckpointRef, FileReader, Manifest, Store
+from resume_core.storage import CheckpointRef, FileReader, Lineage, Manifest, Store
 from resume_core.storage.manifests import read_weights_manifest
 from resume_core.storage.paths import MODEL_FILE
 
@@ -28,11 +28,13 @@ class Source:
     Attributes:
         manifest: its manifest, or that of the weights which are left of it.
         stores: those that hold it, nearest first.
+        lineage: of the run, as it was when it was found.
         is_thinned: whether only the weights are left.
     """
 
     manifest: Manifest
     stores: Sequence[Store]
+    lineage: Lineage
     is_thinned: bool = False
 
     @property
@@ -115,5 +117,5 @@ def find(
     ref = resolve(seen, name, thinned=True)
     stores = lineage.tiers.committed(ref)
     if not stores and (holding := lineage.tiers.with_weights(ref)):
-        return Source(read_weights_manifest(holding[-1], ref), holding, is_thinned=True)
-    return Source(lineage.read_manifest(ref), stores)
+        return Source(read_weights_manifest(holding[-1], ref), holding, seen, is_thinned=True)
+    return Source(lineage.read_manifest(ref), stores, seen)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-__all__ = ["age", "command_line", "number", "place", "seconds"]
+__all__ = ["age", "command_line", "first_sentence", "number", "place", "seconds"]
 
+_MOST_CHARACTERS = 120
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 
 
@@ -48,3 +50,9 @@ def number(value: Any) -> str:
 def command_line(command: Any) -> str:
     """The arguments of a process, as they were recorded."""
     return " ".join(map(str, command)) if isinstance(command, list) else ""
+
+
+def first_sentence(text: str) -> str:
+    """What a message says before it goes on to reasons and remedies, without its full stop."""
+    found = re.split(r"(?<=[^\s.])\.\s+(?=[A-Z`])", text.strip(), maxsplit=1)[0].rstrip(".")
+    return found if len(found) <= _MOST_CHARACTERS else found[:_MOST_CHARACTERS].rpartition(" ")[0] + " ..."

@@ -89,7 +89,7 @@ def test_points_come_from_checkpoints_and_from_histories(run):
         losses = ((1, 2.5), (2, float("nan")), (3, 1.5))
 
     losses = [point for point in points(lineage, attempt, Past()) if point.name == "loss"]
-    assert [(point.step, point.value) for point in losses] == [(1, 2.5), (3, 1.5)]
+    assert [(point.step, str(point.value)) for point in losses] == [(1, "2.5"), (2, "nan"), (3, "1.5")]
 
 
 def test_the_page_marks_what_was_accepted_and_is_not_applied(page):
@@ -196,3 +196,9 @@ def test_nothing_is_written_to_the_run(run):
     before = {path: path.stat().st_mtime_ns for path in Path(run).glob("**/*")}
     report(run, "--json")
     assert before == {path: path.stat().st_mtime_ns for path in Path(run).glob("**/*")}
+
+
+def test_what_ended_an_attempt_stands_where_a_phone_shows_it(page):
+    heads = re.search(r"<th>attempt</th>(.*?)</tr>", page)
+    assert heads is not None
+    assert heads[0].startswith("<th>attempt</th><th>ended</th>")

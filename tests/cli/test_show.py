@@ -112,3 +112,15 @@ def test_a_header_that_no_session_writes_is_told_by_every_command(run, tmp_path,
     found = CliRunner().invoke(app, [command, run, *more.get(command, [])], env={"COLUMNS": "160"})
     assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
     assert found.exit_code in (0, 1, 2)
+
+
+def test_a_flipped_byte_is_no_business_of_show_and_it_says_whose(run):
+    path = folder(run, 3) / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    code, text = show(run)
+    assert code == 0
+    assert "sizes agree; `exact-resume verify` reads the bytes" in text
+    assert "whole" not in text
+    assert "to the last bit" not in text

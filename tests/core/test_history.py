@@ -501,3 +501,21 @@ def test_a_young_attempt_writes_more_often():
     assert max(gaps) == 60.0
     assert all(gap <= max(5, before * 0.1 + 1) for gap, before in zip(gaps, written, strict=False))
     assert len(written) < 70
+
+
+def losses_told(values):
+    history = History(LOG)
+    for step, value in enumerate(values, start=1):
+        history.loss(step, value)
+    return history._losses
+
+
+@pytest.mark.parametrize("num_steps", [50, 3000])
+def test_the_step_that_lost_the_loss_is_told_of_however_many_are_thinned(num_steps):
+    told = losses_told([1.0] * 20 + [float("nan")] * (num_steps - 20))
+    assert next(step for step, value in told if value == "nan") == 21
+
+
+def test_a_loss_that_came_back_between_two_that_are_kept_is_told_of_too():
+    told = losses_told([1.0] * 2002 + [float("inf"), 1.0])  # as a scaler of gradients has it, near the end
+    assert told[-2:] == [[2003, "inf"], [2004, 1.0]]

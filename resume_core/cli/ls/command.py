@@ -16,7 +16,7 @@ from rich.text import Text
 from resume_core.cli.exits import answering
 from resume_core.cli.options import AsJson, Scratch, StorageOptions, parse_storage_options
 from resume_core.cli.progress import busy
-from resume_core.cli.words import age
+from resume_core.cli.words import age, first_sentence
 
 if TYPE_CHECKING:
     from resume_core.cli.ls.listing import AttemptListed, CheckpointListed, Listing
@@ -78,8 +78,9 @@ def _heading(attempt: AttemptListed, *, is_newest: bool) -> Text:
         cause = told["cause"] or ("running, or killed" if is_newest else "killed")
         heard = "heard of last at" if told["cause"] is None else "to"
         parts += [f"on {told['host']}", f"{heard} step {told['step']}, batch {told['batch']}"]
-        parts.append(cause + (f" ({told['why']})" if told["why"] else ""))
-    return text.append("  " + ", ".join(parts), "default not bold")
+        parts.append(cause + (f" ({first_sentence(told['why'])})" if told["why"] else ""))
+    text.append("  " + ", ".join(parts), "default not bold")
+    return text.append(f"; {attempt.diverged['text']}", "bold red") if attempt.diverged else text
 
 
 def _columns(*, has_tiers: bool) -> dict[str, Callable[[CheckpointListed], str]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from resume_core.cli.divergence import find_divergence
 from resume_core.cli.names import open_run
 from resume_core.cli.prune.doomed import recorded_keep
 from resume_core.ends import finished_fit
@@ -62,6 +63,7 @@ class AttemptListed:
         name: its folder.
         resumed_from: the checkpoint that it went on from; None for one that began anew.
         history: what it has told of itself; None where it left nothing.
+        diverged: since when its loss is no finite number, the fields of `Divergence`; None where it is one.
         checkpoints: the newest first.
         num_not_shown: older ones that were not read.
     """
@@ -69,6 +71,7 @@ class AttemptListed:
     name: str
     resumed_from: str | None
     history: Mapping[str, Any] | None
+    diverged: Mapping[str, Any] | None
     checkpoints: list[CheckpointListed]
     num_not_shown: int
 
@@ -124,6 +127,7 @@ def listing(
                 attempt.name,
                 origin.path if origin is not None else None,
                 look.history(attempt.name),
+                look.diverged(attempt),
                 [one for one in checkpoints if one is not None],
                 len(names) - len(shown),
             )
@@ -141,9 +145,10 @@ class _Look:
     """
 
     def __init__(self, lineage: Lineage, attempts: list[Attempt], *, knows_all: bool) -> None:
-        self._lineage = lineage
+        self._lineage, self._attempts = lineage, attempts
         self._line = dict[str, CheckpointRef | None]()
         self._kept_by = dict[str, list[str]]()
+        self._pasts = dict[str, PastAttempt | None]()
         if not attempts:
             return
         with suppress(ResumeError):  # damage, which is told elsewhere
@@ -158,11 +163,20 @@ class _Look:
         return sorted(self._lineage.names(attempt), key=by_step, reverse=True)
 
     def history(self, attempt: str) -> Mapping[str, Any] | None:
-        try:
-            past = read_heard(self._lineage, attempt)
-        except CorruptCheckpointError:
-            return None
+        past = self._past(attempt)
         return None if past is None else _told(past)
+
+    def diverged(self, attempt: Attempt) -> Mapping[str, Any] | None:
+        found = find_divergence(self._lineage, attempt, self._attempts, self._past)
+        return None if found is None else asdict(found)
+
+    def _past(self, attempt: str) -> PastAttempt | None:
+        if attempt not in self._pasts:
+            try:
+                self._pasts[attempt] = read_heard(self._lineage, attempt)
+            except CorruptCheckpointError:
+                self._pasts[attempt] = None
+        return self._pasts[attempt]
 
     def checkpoint(self, ref: CheckpointRef) -> CheckpointListed | None:
         """None for a folder in which nothing is committed, or of which nothing is left."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
+from resume_core.cli.divergence import no_number
 from resume_core.errors import CorruptCheckpointError, ResumeError
 from resume_core.storage import CheckpointRef, Lineage, PastAttempt
 from resume_core.storage.manifests import read_weights_brief
 from resume_core.storage.newer import by_step
 from resume_core.storage.sealed import JsonMapping
 
-__all__ = ["LOSS", "Point", "points"]
+__all__ = ["LOSS", "Gap", "Point", "gaps", "points"]
 
 LOSS = "loss"
 """The name of what histories tell, beside the metrics that users log."""
@@ -30,7 +32,7 @@ class Point:
         attempt: that trained the step.
         step: optimizer steps done.
         name: of the metric.
-        value: finite.
+        value: finite in what a report tells; a `Gap` stands for others.
     """
 
     attempt: str
@@ -39,8 +41,40 @@ class Point:
     value: float
 
 
+@dataclass(frozen=True)
+class Gap:
+    """Steps one after the other whose values are no finite numbers.
+
+    Attributes:
+        attempt: that trained them.
+        name: of the metric.
+        begin: the first of them.
+        end: the last.
+        value: ``"NaN"`` or ``"infinite"``, of the first.
+    """
+
+    attempt: str
+    name: str
+    begin: int
+    end: int
+    value: str
+
+
+def gaps(found: Iterable[Point]) -> Iterator[Gap]:
+    """Those of one attempt.
+
+    Args:
+        found: all values of it that are known, finite or not, in any order.
+    """
+    ordered = sorted(found, key=lambda point: (point.name, point.step))
+    for (name, is_finite), run in groupby(ordered, key=lambda point: (point.name, math.isfinite(point.value))):
+        if not is_finite:
+            points = list(run)
+            yield Gap(points[0].attempt, name, points[0].step, points[-1].step, no_number(points[0].value))
+
+
 def points(lineage: Lineage, attempt: str, past: PastAttempt | None) -> Iterator[Point]:
-    """What is known of one attempt, in no order: losses from its history, metrics from its checkpoints.
+    """What is known of one attempt, in no order: losses from its history, metrics from its checkpoints, finite or not.
 
     Args:
         lineage: a glance at the run.
@@ -78,5 +112,5 @@ def _point(attempt: str, step: Any, name: Any, value: Any) -> Iterator[Point]:
         number = float(value)  # what is not finite is text in strict JSON
     except (TypeError, ValueError, OverflowError):
         return
-    if type(step) is int and step >= 0 and type(name) is str and math.isfinite(number):
+    if type(step) is int and step >= 0 and type(name) is str:
         yield Point(attempt, step, name, number)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from resume_core.capture.as_saved import goes_on_as_saved
+from resume_core.cli.divergence import Divergence, find_divergence
 from resume_core.cli.names import open_run
-from resume_core.cli.report.curve import Point, points
+from resume_core.cli.report.curve import Gap, Point, gaps, points
 from resume_core.errors import CheckpointNotFoundError, ResumeError
 from resume_core.goodput import Account, Share, account
 from resume_core.storage import Attempt, Lineage, read_check
@@ -71,6 +73,7 @@ class AttemptTold:
         why: a sentence about that.
         accepted: differences of configuration that it went on with; ``is_applied`` says which value it has.
         check: what comparing its first steps with recorded ones gave.
+        diverged: since when its loss is no finite number; None where it is one.
     """
 
     name: str
@@ -90,6 +93,7 @@ class AttemptTold:
     why: str | None = None
     accepted: Sequence[Mapping[str, Any]] = ()
     check: Mapping[str, Any] | None = None
+    diverged: Divergence | None = None
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ class Report:
         made: when this was read, as ISO 8601.
         attempts: oldest first.
         saves: oldest first.
-        points: values over steps.
+        points: values over steps, all of them finite.
+        gaps: steps whose values are not.
         wall_s: from the first start until the run was heard of last.
         kept_s: of training that was kept.
         lost_s: of training that was not.
@@ -119,6 +124,7 @@ class Report:
     attempts: list[AttemptTold]
     saves: list[SaveTold]
     points: list[Point]
+    gaps: list[Gap]
     wall_s: float
     kept_s: float
     lost_s: float
@@ -168,15 +174,14 @@ def report(url: str, options: Mapping[str, Any] | None = None) -> Report:
     log.addHandler(heard)
     past = account(lineage, attempts[-1].name, log)
     shares = {share.past.attempt: share for share in past.shares}
-    told = [_attempt(lineage, one, shares.get(one.name), attempts, notes) for one in attempts]
-    found = [
-        point
-        for one in attempts
-        for point in points(lineage, one.name, shares[one.name].past if one.name in shares else None)
-    ]
+    told = [_attempt(lineage, one, shares, attempts, notes) for one in attempts]
+    pasts = {share.past.attempt: share.past for share in past.shares}
+    values = [list(points(lineage, one.name, pasts.get(one.name))) for one in attempts]
+    found = [point for own in values for point in own if math.isfinite(point.value)]
+    lost = [gap for own in values for gap in gaps(own)]
     saves = [save for share in past.shares for save in _saves(share)]
     made = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return Report(lineage.store.url, made, told, saves, found, **_sums(past), notes=notes + heard.said)
+    return Report(lineage.store.url, made, told, saves, found, lost, **_sums(past), notes=notes + heard.said)
 
 
 def _sums(past: Account) -> dict[str, Any]:
@@ -197,9 +202,9 @@ def _sums(past: Account) -> dict[str, Any]:
 
 
 def _attempt(
-    lineage: Lineage, one: Attempt, share: Share | None, attempts: Sequence[Attempt], notes: list[str]
+    lineage: Lineage, one: Attempt, shares: Mapping[str, Share], attempts: Sequence[Attempt], notes: list[str]
 ) -> AttemptTold:
-    origin, accepted = one.restored_from, one.info.get("accepted")
+    origin, accepted, share = one.restored_from, one.info.get("accepted"), shares.get(one.name)
     told: dict[str, Any] = {}
     if share is not None:
         past = share.past
@@ -208,6 +213,8 @@ def _attempt(
         told["cause"] = past.cause or (None if one is attempts[-1] else "killed")
         told |= {"kept_s": share.kept_s, "lost_s": share.lost_s, "lost_batches": share.lost_batches}
         reached = max([past.at["step"], *_left_at(one, attempts)])  # a killed one's history may be older than its saves
+        pasts = {share.past.attempt: share.past for share in shares.values()}
+        told["diverged"] = find_divergence(lineage, one, attempts, pasts.get)
         told |= {"reached_step": reached, "replayed": _replayed(one, reached, attempts)}
     return AttemptTold(
         name=one.name,

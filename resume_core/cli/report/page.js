@@ -30,7 +30,7 @@ async function draw() {
     if (!place) continue;
     const rows = { ...chart.rows };
     if (id === "curve" && chosen) {
-      for (const kind of ["kept", "lost"]) rows[kind] = rows[kind].filter((row) => row.name === chosen.value);
+      for (const kind of ["kept", "lost", "gaps"]) rows[kind] = rows[kind].filter((row) => row.name === chosen.value);
     }
     const spec = painted(chart.spec, colour);
     spec.datasets = rows;

@@ -56,6 +56,7 @@ def headline(report: Report) -> str:
     parts.append(f"{report.interruptions} {'interruption' if report.interruptions == 1 else 'interruptions'}")
     parts.append("" if step is None else f"step {step:,}")
     parts.append(newest.cause or "not ended")
+    parts.append(f"loss {newest.diverged.value} from step {newest.diverged.step:,} on" if newest.diverged else "")
     return ", ".join(part for part in parts if part)
 
 
@@ -75,7 +76,7 @@ def _shares(report: Report) -> list[tuple[str, str, float, float]]:
 
 def _metrics(report: Report) -> list[str]:
     """Those that can be shown, what is best shown first."""
-    names = sorted({point.name for point in report.points})
+    names = sorted({point.name for point in report.points} | {gap.name for gap in report.gaps})
     return sorted(names, key=lambda name: (name != LOSS, not name.endswith(LOSS), LOSS not in name))
 
 

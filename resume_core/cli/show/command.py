@@ -58,6 +58,10 @@ def print_shown(shown: Shown, console: Console) -> None:
     console.print(_verdict(shown))
     for problem in shown.problems:
         console.print(Text(f"- {problem}", "red"))
+    if shown.diverged is not None:
+        console.print(Text(f"but {shown.diverged.text}", "bold yellow"))
+    if not shown.problems:
+        console.print(Text("sizes agree; `exact-resume verify` reads the bytes", "dim"))
     console.print()
     console.print(_facts(shown.header, shown.tiers))
     console.print()
@@ -74,8 +78,8 @@ def _verdict(shown: Shown) -> Text:
     if not shown.can_continue:
         return Text("weights only: training cannot go on from it", "bold yellow")
     if ending := _mapping(shown.header, "finished"):
-        return Text(f"the end of a fit ({ending.get('cause')}): the state is whole, nothing was left to train", "green")
-    return Text("training can go on from it, to the last bit", "bold green")
+        return Text(f"the end of a fit ({ending.get('cause')}): nothing was left to train", "green")
+    return Text("training can go on from it", "bold green")
 
 
 def _facts(header: dict[str, Any], tiers: list[str]) -> Table:
@@ -128,8 +132,8 @@ def _compared(shown: Shown) -> str:
     if not shown.can_continue and not shown.problems:
         return f"The state that training goes on from was taken away (Keep(thin_after=...)); {weights} of weights stay."
     number = f", of {shown.num_parameters:,} numbers" if shown.num_parameters else ""
-    same = f"; this is as large as {shown.weights_files:.3g} of those" if shown.weights_files else ""
-    return f"A file of the weights alone would be {weights}{number}{same}, and no training could go on from them."
+    times = f" A checkpoint that training can go on from takes {shown.weights_files:.3g} times that."
+    return f"The weights alone take {weights}{number}.{times if shown.weights_files else ''}"
 
 
 def _groups(shown: Shown) -> Table:

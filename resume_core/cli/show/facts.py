@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from resume_core.cli.divergence import Divergence, find_divergence
 from resume_core.cli.source import Source, find
 from resume_core.cli.tensors import groups, tensors_of
 from resume_core.documents import STRUCTURE
 from resume_core.errors import CorruptCheckpointError
-from resume_core.storage import Manifest
+from resume_core.heard import read_heard
+from resume_core.storage import Manifest, PastAttempt
+from resume_core.storage.newer import by_step
 from resume_core.storage.paths import MODEL_FILE, join_key, parse_rank_file
 
 __all__ = ["Group", "Part", "Shown", "facts"]
@@ -77,6 +81,7 @@ class Shown:
         num_parameters: elements of its weights and buffers; None where only a file that is damaged tells.
         parts: the largest first.
         groups: its tensors by place; empty where only weights are left.
+        diverged: since when the loss was no finite number when it was taken; None where it was one.
         header: what it says of itself: where it was taken, why and when, metrics, provenance, configuration.
     """
 
@@ -92,6 +97,7 @@ class Shown:
     num_parameters: int | None
     parts: list[Part]
     groups: list[Group]
+    diverged: Divergence | None
     header: dict[str, Any]
 
     def as_json(self) -> dict[str, Any]:
@@ -136,8 +142,23 @@ def facts(
         num_parameters=tensors and tensors[0],
         parts=parts,
         groups=tensors[1] if tensors else [],
+        diverged=_diverged(source),
         header={name: manifest.header[name] for name in _HEADER if name in manifest.header},
     )
+
+
+def _diverged(source: Source) -> Divergence | None:
+    """Where the loss was lost before the checkpoint was taken."""
+
+    def past_of(attempt: str) -> PastAttempt | None:
+        with suppress(CorruptCheckpointError):
+            return read_heard(source.lineage, attempt)
+        return None
+
+    attempts = source.lineage.attempts()
+    owner = next((one for one in attempts if one.name == source.ref.attempt), None)
+    found = None if owner is None else find_divergence(source.lineage, owner, attempts, past_of)
+    return found if found is not None and by_step(source.ref.name)[0] >= found.step else None
 
 
 def _parts(manifest: Manifest) -> list[Part]:

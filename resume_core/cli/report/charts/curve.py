@@ -31,8 +31,13 @@ def curve(report: Report) -> dict[str, Any]:
         for one in report.attempts[:-1]
         if one.reached_step is not None
     ]
-    layers = [_spans(), _line(_LOST, 8, 0.55), _line(_KEPT, 2, 1), _cuts()]
-    return {"spec": base(260, layer=layers), "rows": {**lines, "spans": spans, "cuts": cuts}}
+    lost = [
+        {"begin": one.begin, "end": one.end, "attempt": short(one.attempt), "name": one.name, "what": one.value}
+        | {"steps": f"{one.begin:,} to {one.end:,}"}
+        for one in report.gaps
+    ]
+    layers = [_spans(), _gaps(), _line(_LOST, 8, 0.55), _line(_KEPT, 2, 1), _cuts()]
+    return {"spec": base(260, layer=layers), "rows": {**lines, "spans": spans, "gaps": lost, "cuts": cuts}}
 
 
 def _rows(report: Report, points: list[Point]) -> Rows:
@@ -67,6 +72,14 @@ def _spans() -> dict[str, Any]:
     told = tips(what="steps trained again", attempt="first by")
     mark = {"type": "rect", "color": "--lost", "opacity": 0.2}
     return {"data": {"name": "spans"}, "mark": mark, "encoding": {**encoding, "tooltip": told}}
+
+
+def _gaps() -> dict[str, Any]:
+    """What no curve can show; a single step has an outline, and so a width."""
+    encoding = {"x": field("begin", "quantitative", **STEPS), "x2": {"field": "end"}}
+    told = tips(what="value", steps="steps", attempt="attempt")
+    mark = {"type": "rect", "color": "--bad", "opacity": 0.25, "stroke": "--bad", "strokeWidth": 1}
+    return {"data": {"name": "gaps"}, "mark": mark, "encoding": {**encoding, "tooltip": told}}
 
 
 def _cuts() -> dict[str, Any]:
