@@ -3,6 +3,8 @@
 *Goodput* is the time in steps that were kept, as a share of the wall time: from the first start of the run until it was
 heard of last, the hours between two attempts included. What was trained and not kept was trained again.
 
+An *interruption* is what the machine does to a run, see `is_interruption`.
+
 An attempt that was killed was *heard of last* when it wrote its history or took a checkpoint, whichever was later. What
 it did after that is not known to anybody, so its times are the least that they can be: too short by a tenth of the
 attempt's age, and never by more than a minute (see `resume_core.history`).
@@ -20,10 +22,9 @@ from resume_core.errors import CorruptCheckpointError, ResumeError
 from resume_core.heard import read_heard
 from resume_core.storage import CheckpointRef, Lineage, PastAttempt, relatives
 
-__all__ = ["Account", "Share", "account", "read_histories"]
+__all__ = ["Account", "Share", "account", "is_interruption", "read_histories"]
 
 _MOST = 100  # attempts that are looked at, the newest
-_PLANNED = ("finished", "stopped", "superseded")
 _LIMITS = ("max_hours", "time limit")  # see `Leaving.watch`
 
 
@@ -53,7 +54,7 @@ class Account:
         wall_s: from the first start until the run was heard of last.
         kept_s: of training that was kept.
         lost_s: of training that was not.
-        interruptions: how many attempts were killed, preempted or failed.
+        interruptions: how many attempts the machine has cut short; see `is_interruption`.
         up_s: that all attempts were up.
     """
 
@@ -129,13 +130,17 @@ def account(lineage: Lineage, attempt: str, log: logging.Logger) -> Account:
     kept_s, lost_s = sum(one.kept_s for one in shares), sum(one.lost_s for one in shares)
     ended = [past for past in histories if past.attempt != attempt or past.cause is not None]
     up_s = sum(past.up_s for past in histories)
-    return Account(shares, wall_s, kept_s, lost_s, sum(map(_is_interruption, ended)), up_s)
+    return Account(shares, wall_s, kept_s, lost_s, sum(map(is_interruption, ended)), up_s)
 
 
-def _is_interruption(past: PastAttempt) -> bool:
-    """Whether an attempt that has ended was cut short by something from outside, or by an error."""
-    is_limit = past.cause == "preempted" and any(limit in (past.why or "") for limit in _LIMITS)
-    return past.cause not in _PLANNED and not is_limit
+def is_interruption(past: PastAttempt) -> bool:
+    """Whether the machine was taken from an attempt that has ended: it was preempted, or died without a word.
+
+    An error of the training and Ctrl-C are none: how often to save does not follow from how often a script is mended.
+    Neither is the end of the hours that a run was given.
+    """
+    is_limit = any(limit in (past.why or "") for limit in _LIMITS)
+    return past.cause is None or (past.cause == "preempted" and not is_limit)
 
 
 def _kept(lineage: Lineage, attempt: str) -> Mapping[str, CheckpointRef]:

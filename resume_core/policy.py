@@ -182,8 +182,8 @@ class SaveEvery:
             captured, and it covers a kill before the first periodic save.
         mtbf_hours: mean hours between interruptions of the job, as far as you know. Then the time between saves follows
             from that and from what saves cost here, by the optimum of Young and Daly, as soon as a save is measured;
-            ``minutes`` holds until then, or 10 where it is None. Interruptions that the run has had count as they are
-            observed.
+            ``minutes`` holds until then, or 10 where it is None. Interruptions that the run has had (kills and
+            preemptions; no errors, no Ctrl-C) count as they are observed.
         max_overhead: the share of training time that saving may take, 0.01 for 1 %. With ``mtbf_hours`` saves are never
             more frequent than that; otherwise you are warned, once.
         epochs: save at the end of each so many epochs, None for no rule by epochs.

@@ -50,13 +50,14 @@ class Cadence:
         """What earlier attempts of the run have seen: the time given counts as one interruption beside those.
 
         Args:
-            num: how many of them were interrupted.
+            num: how many of them the machine has interrupted, see `resume_core.goodput`.
             up_s: how long all of them were up.
         """
         if self._save.mtbf_hours is None or not num:
             return
         self._mtbf_s = (self._mtbf_s + up_s) / (1 + num)
-        self._known = f"{num} interruptions in {up_s / 3600:.2f} h and SaveEvery(mtbf_hours={self._save.mtbf_hours:g})"
+        times = "1 interruption" if num == 1 else f"{num} interruptions"
+        self._known = f"{times} in {up_s / 3600:.2f} h and SaveEvery(mtbf_hours={self._save.mtbf_hours:g})"
 
     def learn(self) -> None:
         """A save has ended: reckon anew, and warn once when saving costs more than it may."""

@@ -34,14 +34,14 @@ class Attempt:
     promote_s: float | None = None
 
 
-def directory(root: Path, *attempts: Attempt, num_ranks: int = 1, sizes=None, history: bool = True) -> Path:
+def directory(root: Path, *attempts: Attempt, num_ranks: int = 1, sizes=None, history: bool = True, keep=None) -> Path:
     """Make a run; of each attempt the newest three checkpoints are there."""
     store = LocalStore(root / "run")
     lineage = Lineage(store)
     restored: CheckpointRef | None = None
     step = 0
     for attempt in attempts or (Attempt(0, 1),):
-        claim = lineage.claim(restored_from=restored)
+        claim = lineage.claim(restored_from=restored, info={} if keep is None else {"keep": keep})
         refs, resumed_at = [], step
         for serial in range(attempt.num_saves):
             step += attempt.steps

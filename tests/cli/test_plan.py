@@ -369,6 +369,32 @@ def test_interruptions_and_restarts_are_those_that_the_run_has_had(tmp_path):
     assert plan(directory(tmp_path / "once", *attempts[1:]))["inputs"]["mtbf_s"]["from"] == "assumed"
 
 
+def test_errors_and_ctrl_c_are_no_interruptions(tmp_path):
+    own = (Attempt(0, 2, "failed"), Attempt(8, 9, "stopped"), Attempt(9.1, 10))
+    found = plan(directory(tmp_path, *own, Attempt(10.1, 11), Attempt(11.1, 12)))
+    assert found["run"]["num_interruptions"] == 2
+    assert found["mtbf_s"] == pytest.approx((2 + 1 + 0.9 * 3) / 2 * 3600)
+    assert found["inputs"]["restart_s"]["value"] == pytest.approx(360 + 60)  # not the night before the second one
+    assert plan(directory(tmp_path / "own", *own))["inputs"]["mtbf_s"]["from"] == "assumed"
+
+
+def test_what_the_run_keeps_is_what_is_proposed(tmp_path):
+    size = sum(SIZES.values())
+    recorded = {"last": 2, "best": "val_loss", "mode": "max", "every_steps": 3600, "thin_after": 4}
+    run = directory(tmp_path, keep=recorded)  # 100 steps in 600 s
+    found = plan(run, "--run-time", "1d")
+    assert found["policy"]["keep"] == ('Keep(last=2, every_steps=3600, best="val_loss", mode="max", thin_after=4)')
+    assert found["inputs"]["keep_last"] == {"value": 2, "from": "run", "why": "its Keep"}
+    assert found["inputs"]["milestones_per_day"]["value"] == pytest.approx(4)
+    weights = SIZES["model.safetensors"]
+    assert found["storage"]["size_bytes"] == (2 + 1 + 2 + 1) * size + 2 * weights
+    given = plan(run, "--keep-last", 5, "--milestones-per-day", 8)
+    assert given["policy"]["keep"] == 'Keep(last=5, every_steps=1800, best="val_loss", mode="max", thin_after=4)'
+    by_epochs = plan(directory(tmp_path / "epochs", keep={"last": 3, "every_epochs": 5}))
+    assert by_epochs["policy"]["keep"] == "Keep(last=3, every_epochs=5)"
+    assert any("come on top of that room" in note for note in by_epochs["notes"])
+
+
 def test_milestones_become_steps_where_the_speed_is_known(tmp_path):
     found = plan(directory(tmp_path), "--milestones-per-day", 4)  # 100 steps in 600 s
     assert found["policy"]["keep"] == "Keep(last=3, every_steps=3600)"

@@ -175,8 +175,8 @@ def test_the_work_lost_by_a_kill_and_the_goodput(directory, start):
     assert [share.lost_batches for share in found.shares] == [1, 1, 0]
     assert [share.past.cause for share in found.shares] == [None, "failed", "finished"]
     assert [share.past.resumed and share.past.resumed["step"] for share in found.shares] == [None, 4, 6]
-    assert found.interruptions == 2
-    assert found.mtbf_s == pytest.approx(sum(share.past.up_s for share in found.shares) / 2)
+    assert found.interruptions == 1  # the kill: an error of the script is nothing that a machine does
+    assert found.mtbf_s == pytest.approx(sum(share.past.up_s for share in found.shares))
     assert all(0 < share.kept_s <= share.past.trained_s for share in found.shares)
     assert 0 < found.lost_s < found.wall_s
     assert found.goodput == pytest.approx(found.kept_s / found.wall_s)
@@ -233,11 +233,26 @@ def test_attempts_of_another_run_in_the_directory_do_not_count(directory, start)
 def test_the_cadence_counts_the_interruptions_that_the_run_has_had(directory, caplog, start):
     caplog.set_level(logging.INFO)
     for _ in range(2):
-        stop(start(directory, save=EVERY_2).train(3), RuntimeError())
+        stop(start(directory, save=EVERY_2).train(3), killed=True)
     run = start(directory, save=SaveEvery(steps=2, minutes=None, mtbf_hours=10)).train(4)
     run.session.end()
     assert "2 interruptions in 0.00 h and SaveEvery(mtbf_hours=10)" in caplog.text
     assert "the time between interruptions is 3.33 h" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("shapes"), errors.DivergedError("nan"), KeyboardInterrupt(), SystemExit(1)]
+)
+def test_what_the_user_does_to_a_run_is_no_interruption(directory, caplog, start, error):
+    caplog.set_level(logging.INFO)
+    stop(start(directory, save=EVERY_2).train(3), error)
+    stop(start(directory, save=EVERY_2).train(3), killed=True)
+    run = start(directory, save=SaveEvery(steps=2, minutes=None, mtbf_hours=10)).train(4)
+    found = account(lineage(directory), run.session._attempt.name, LOG)
+    assert found.interruptions == 1
+    assert found.mtbf_s == pytest.approx(found.up_s)
+    run.session.end()
+    assert "1 interruption in 0.00 h and SaveEvery(mtbf_hours=10)" in caplog.text
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), TypeError("no strict JSON")])

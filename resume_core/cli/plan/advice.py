@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from resume_core.cadence import CAP
 from resume_core.cli.plan.costs import Costs, Space, costs_of, space_of
 from resume_core.cli.plan.inputs import Inputs
 from resume_core.cli.plan.units import show_bytes, show_money, show_seconds, show_share
+from resume_core.policy import Keep
 
 __all__ = ["Plan", "make_plan"]
 
@@ -70,14 +72,17 @@ def _plain(value: float, digits: int = 2) -> str:
 
 
 def _keep(inputs: Inputs) -> str:
-    fields = [f"last={inputs.keep.last}"]
-    if inputs.milestones_per_day:
-        steps_per_s = inputs.run.steps_per_s if inputs.run else None
-        every = max(round(steps_per_s * 86400 / inputs.milestones_per_day), 1) if steps_per_s else "..."
-        fields.append(f"every_steps={every}")
-    if inputs.thin_after is not None:
-        fields.append(f"thin_after={inputs.thin_after}")
-    return f"Keep({', '.join(fields)})"
+    """``last``, and of the others what is not as `Keep` has it anyway."""
+    given = asdict(inputs.keep) | {"thin_after": inputs.thin_after}
+    if inputs.milestones_per_day and inputs.keep.every_steps is None:
+        given["every_steps"] = ...
+    shown = {name: value for name, value in given.items() if name == "last" or value != getattr(Keep(), name)}
+    return f"Keep({', '.join(f'{name}={_literal(value)}' for name, value in shown.items())})"
+
+
+def _literal(value: Any) -> str:
+    """As it stands in a script."""
+    return "..." if value is ... else f'"{value}"' if isinstance(value, str) and '"' not in value else repr(value)
 
 
 def _verdict(inputs: Inputs, costs: Costs) -> str:
@@ -99,6 +104,10 @@ def _notes(inputs: Inputs, costs: Costs) -> list[str]:
     if inputs.milestones_per_day and not (inputs.run and inputs.run.steps_per_s):
         often = show_seconds(86400 / inputs.milestones_per_day)
         notes.append(f"every_steps=... is to be as many steps as {often} of training have.")
+    if inputs.keep.every_epochs:
+        notes.append(
+            "Milestones by epochs (every_epochs=...) come on top of that room: it is not known how long one is."
+        )
     if inputs.run and inputs.run.goodput is not None and inputs.run.num_interruptions:
         times = (
             "1 interruption" if inputs.run.num_interruptions == 1 else f"{inputs.run.num_interruptions} interruptions"

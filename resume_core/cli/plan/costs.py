@@ -148,6 +148,7 @@ class Space:
         num_newest: whole checkpoints that stay for going on.
         num_writing: the one that is being written.
         num_milestones: that stay whole beside them, at the end of the run.
+        num_best: the best by a metric, 1 or 0; it counts as whole.
         num_thinned: of which only the weights are left, at the end of the run.
         size_bytes: of all of it.
         price_per_month: None without a price.
@@ -156,6 +157,7 @@ class Space:
     num_newest: int
     num_writing: int
     num_milestones: int
+    num_best: int
     num_thinned: int
     size_bytes: int
     price_per_month: float | None
@@ -168,6 +170,7 @@ def space_of(inputs: Inputs) -> Space:
     num_all = math.floor(inputs.milestones_per_day * inputs.run_s / _DAY_S + 1e-9)
     num_whole = num_all if inputs.thin_after is None else min(num_all, max(inputs.thin_after - last, 0))
     weights = inputs.parts[0].size_bytes
-    size_bytes = (last + 1 + num_whole) * inputs.size_bytes + (num_all - num_whole) * weights
+    num_best = int(inputs.keep.best is not None)
+    size_bytes = (last + 1 + num_whole + num_best) * inputs.size_bytes + (num_all - num_whole) * weights
     price = None if inputs.storage_price is None else size_bytes / 1e9 * inputs.storage_price
-    return Space(last, 1, num_whole, num_all - num_whole, size_bytes, price)
+    return Space(last, 1, num_whole, num_best, num_all - num_whole, size_bytes, price)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from resume_core.cadence import CAP
@@ -17,6 +17,8 @@ __all__ = ["Given", "Inputs", "Row", "Source", "check", "resolve"]
 
 Source = Literal["given", "run", "assumed", "computed"]
 
+_GIVEN: Source = "given"
+_RUN: Source = "run"
 _COPY_BYTES_PER_S = 20e9
 _WRITE_BYTES_PER_S = 1e9
 _MTBF_S = 24 * 3600.0
@@ -89,8 +91,9 @@ class Inputs:
         max_overhead: share of the time that saving may take.
         gpus: that wait when one waits.
         price: of a GPU and hour; None when it was not given.
-        keep: what stays, milestones aside.
-        thin_after: see `Keep`; None without milestones, or when they stay whole.
+        keep: what stays; ``every_steps`` of milestones by the day is None where the run's speed is not known, and
+            ``thin_after`` is apart, as `Keep` refuses it then.
+        thin_after: see `Keep`.
         milestones_per_day: checkpoints that stay.
         run_s: seconds that the run takes in all; milestones gather that long.
         storage_price: of a GB and month; None when it was not given.
@@ -161,7 +164,7 @@ def resolve(given: Given, run: Run | None) -> Inputs:
     blocking_s, durable_s, drain_s = _seconds(given, run, first_rank_bytes, gpus, chosen)
     mtbf_s = _mtbf(given, run, gpus, chosen)
     restart_s, max_overhead = _limits(given, run, chosen)
-    keep, run_s = _keeping(given, chosen)
+    keep, thin_after, milestones_per_day, run_s = _keeping(given, run, chosen)
     _prices(given, chosen)
     return Inputs(
         title=title,
@@ -177,8 +180,8 @@ def resolve(given: Given, run: Run | None) -> Inputs:
         gpus=gpus,
         price=given.price,
         keep=keep,
-        thin_after=given.thin_after,
-        milestones_per_day=given.milestones_per_day or 0.0,
+        thin_after=thin_after,
+        milestones_per_day=milestones_per_day,
         run_s=run_s,
         storage_price=given.storage_price,
         run=run,
@@ -334,26 +337,23 @@ def _limits(given: Given, run: Run | None, chosen: _Chosen) -> tuple[float, floa
     return restart_s, max_overhead
 
 
-def _keeping(given: Given, chosen: _Chosen) -> tuple[Keep, float]:
+def _keeping(given: Given, run: Run | None, chosen: _Chosen) -> tuple[Keep, int | None, float, float]:
+    """What stays, ``thin_after``, milestones a day, and for how long they gather: what was not given is as recorded."""
+    recorded = run.keep if run else None
     last: int = chosen.take(
         "keep_last",
         ("newest that stay", "--keep-last"),
         str,
         ("given", given.keep_last, ""),
+        ("run", recorded and recorded.last, "its Keep"),
         ("assumed", Keep().last, "as Keep()"),
     )
-    if not given.milestones_per_day:
-        return Keep(last=last), _DAYS * 86400
-    chosen.take(
-        "milestones_per_day",
-        ("milestones a day", "--milestones-per-day"),
-        lambda value: f"{value:g}",
-        ("given", given.milestones_per_day, ""),
-    )
+    keep, milestones = _milestones(replace(recorded or Keep(), last=last, thin_after=None), given, run, chosen)
+    thin_after = recorded.thin_after if recorded and given.thin_after is None else given.thin_after
     if given.thin_after is not None:
-        chosen.take(
-            "thin_after", ("only weights after", "--thin-after"), str, ("given", given.thin_after, "newer ones")
-        )
+        chosen.take("thin_after", ("only weights after", "--thin-after"), str, ("given", thin_after, "newer ones"))
+    if not milestones:
+        return keep, thin_after, 0.0, _DAYS * 86400
     run_s: float = chosen.take(
         "run_s",
         ("the run takes", "--run-time"),
@@ -361,4 +361,19 @@ def _keeping(given: Given, chosen: _Chosen) -> tuple[Keep, float]:
         ("given", given.run_s, ""),
         ("assumed", _DAYS * 86400, ""),
     )
-    return Keep(last=last), run_s
+    return keep, thin_after, milestones, run_s
+
+
+def _milestones(keep: Keep, given: Given, run: Run | None, chosen: _Chosen) -> tuple[Keep, float]:
+    """Those of a policy by the day, or the policy with those that were given."""
+    a_day = run.steps_per_s * 86400 if run and run.steps_per_s else None
+    names, why = ("milestones a day", "--milestones-per-day"), ""
+    milestones, source = given.milestones_per_day, _GIVEN
+    if milestones:
+        keep = replace(keep, every_steps=max(round(a_day / milestones), 1) if a_day else None, every_epochs=None)
+    elif keep.every_steps and a_day:
+        milestones, source, why = a_day / keep.every_steps, _RUN, f"every_steps={keep.every_steps}"
+    if not milestones:
+        return keep, 0.0
+    chosen.take("milestones_per_day", names, lambda value: f"{value:.4g}", (source, milestones, why))
+    return keep, milestones

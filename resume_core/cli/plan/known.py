@@ -16,8 +16,10 @@ from datetime import datetime
 from typing import Any
 
 from resume_core.cli.plan.sizes import MODEL, TRAINING, Part
+from resume_core.cli.prune.doomed import recorded_keep
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
-from resume_core.goodput import Account, account
+from resume_core.goodput import Account, account, is_interruption
+from resume_core.policy import Keep
 from resume_core.storage import Lineage, Manifest, PastAttempt, open_store
 from resume_core.storage.paths import parse_rank_file
 
@@ -50,8 +52,9 @@ class Run:
         steps_per_s: while it trained.
         mtbf_s: mean time between interruptions, with two or more of them.
         num_interruptions: of the run.
-        restart_s: from when an attempt was heard of last until the next one trained.
+        restart_s: from when an attempt that was interrupted was heard of last until the next one trained.
         goodput: share of the wall time that was training that was kept.
+        keep: what the newest attempt keeps; None where it has not written that down.
         notes: what has to be said, a sentence each.
     """
 
@@ -73,6 +76,7 @@ class Run:
     num_interruptions: int = 0
     restart_s: float | None = None
     goodput: float | None = None
+    keep: Keep | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -114,6 +118,7 @@ def look(url: str, options: Mapping[str, Any]) -> Run:
         parts=_parts(newest),
         first_rank_bytes=_first_rank_bytes(newest),
         num_ranks=newest.world_size,
+        keep=recorded_keep(newest_attempt),
         notes=notes,
         **_measured(saves[-_NUM_SAVES:]),
         **_pace(attempts),
@@ -206,7 +211,7 @@ def _interruptions(past: Account, attempts: Sequence[PastAttempt]) -> dict[str, 
         (datetime.fromisoformat(after.started) - datetime.fromisoformat(before.seen)).total_seconds()
         + after.first_batch_s
         for before, after in itertools.pairwise(attempts)
-        if after.resumed is not None and after.first_batch_s is not None
+        if is_interruption(before) and after.resumed is not None and after.first_batch_s is not None
     ]
     is_enough = past.interruptions >= _NUM_INTERRUPTIONS
     return {

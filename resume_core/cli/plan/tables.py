@@ -80,6 +80,8 @@ def space_table(plan: Plan) -> Table:
     ]
     if space.num_milestones:
         rows.append(("milestones", f"{space.num_milestones}", show_bytes(space.num_milestones * size)))
+    if space.num_best:
+        rows.append(("the best", f"{space.num_best}", show_bytes(size)))
     if space.num_thinned:
         rows.append(("weights of older ones", f"{space.num_thinned}", show_bytes(space.num_thinned * weights)))
     rows.append(("in all", "", show_bytes(space.size_bytes)))
