@@ -9,7 +9,7 @@ from typing import Any
 from resume_core.scratch import open_scratch
 from resume_core.storage import Lineage, open_store
 
-__all__ = ["open_lineage"]
+__all__ = ["look_at", "open_lineage"]
 
 
 def open_lineage(
@@ -25,3 +25,14 @@ def open_lineage(
     store = open_store(os.fspath(directory), dict(storage_options or {}))
     near = open_scratch(scratch, store)
     return Lineage(store, [store] if near is None else [near, store])
+
+
+def look_at(url: str, scratch: str | None, storage_options: Mapping[str, Any] | None) -> Lineage:
+    """`open_lineage` for a command: somebody waits, and hears in seconds of a server that is not there.
+
+    Raises:
+        ValueError: an unusable ``url`` or ``scratch``.
+    """
+    lineage = open_lineage(url, scratch, storage_options)
+    lineage.store.hurry()
+    return lineage

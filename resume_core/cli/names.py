@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from resume_core.directory import open_lineage
+from resume_core.directory import look_at
 from resume_core.errors import CheckpointNotFoundError
 from resume_core.naming import nothing_left, parse_name
 from resume_core.storage import Attempt, Lineage
@@ -53,11 +53,11 @@ def open_named(
         ValueError: a URL that cannot be meant.
         OSError: the store cannot be read.
     """
-    lineage, (root, inside) = open_lineage(url, scratch, options), split_url(url)
+    lineage, (root, inside) = look_at(url, scratch, options), split_url(url)
     if inside and (lineage.attempts() or lineage.damaged()):
         inside = ""  # a run may lie in a folder with such a name
     if inside:
-        lineage = open_lineage(root, scratch, options)
+        lineage = look_at(root, scratch, options)
     if name is None:
         return lineage, inside
     attempt = parse_name(inside).attempt
@@ -79,7 +79,7 @@ def open_run(
         ValueError: a URL that cannot be meant.
         OSError: the store cannot be read.
     """
-    lineage = open_lineage(url, scratch, options).glance()
+    lineage = look_at(url, scratch, options).glance()
     attempts, damaged = lineage.attempts(), [str(error) for error in lineage.damaged()]
     if not attempts and not damaged:
         raise CheckpointNotFoundError(nothing_left(lineage), path=url)

@@ -141,6 +141,10 @@ class Store(ABC):
         """Where ``key`` lies, for messages."""
         return f"{self.url}/{key}" if key else self.url
 
+    def hurry(self) -> None:
+        """Somebody waits for an answer: where nothing was ever reached, as at a wrong address, give up in seconds."""
+        return
+
     @abstractmethod
     def create(self, key: str, data: bytes) -> bool:
         """Make a file that does not exist yet, whole and durable.

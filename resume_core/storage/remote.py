@@ -69,6 +69,10 @@ class FsspecStore(Store):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
+    def hurry(self) -> None:
+        """See ``Store.hurry``."""
+        self._requests.hurry()
+
     def create(self, key: str, data: bytes) -> bool:
         """See ``Store.create``, and the class for how exclusive it is."""
         with self._create_lock:

@@ -3,7 +3,7 @@
 `Patience` has the numbers. A request may take so long as its bytes need on a slow link: a peer that never answers is
 given up, a slow link is not. Each further try may take twice as long as the one before, which finds the pace of links
 that are slower still. Between tries lies a pause that grows and is drawn at random, so that many ranks do not come back
-at once.
+at once. The log says at the first failure for how long it will be tried, and then now and then that it still is.
 
 The deadline holds for file systems with an event loop, where a request can be cancelled: nothing of it is read or
 written once it was given up. Others (memory, SFTP, SMB) keep the timeouts of their own.
@@ -14,16 +14,21 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 import os
+import socket
+import threading
+import time
 from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from random import SystemRandom
 from typing import Any, NoReturn, TypeVar
 
-from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception, stop_after_delay
+from tenacity import AsyncRetrying, RetryCallState, Retrying
 
 from resume_core.errors import ResumeError
 from resume_core.storage.redact import Redactor
@@ -41,6 +46,8 @@ class Patience:
         deadline_s: seconds that a request without data may take.
         min_bytes_per_s: the pace, of each of several requests at once, below which a first try is given up.
         give_up_s: seconds after which a request that failed is not tried again.
+        unreached_s: the same as long as nothing was ever reached there (a connection that is refused, a host that nobody
+            knows): an outage passes, an address that was misspelt does not.
         first_pause_s: the most that lies between the first two tries; then twice as much each time...
         max_pause_s: ...up to this.
     """
@@ -48,6 +55,7 @@ class Patience:
     deadline_s: float = 30.0
     min_bytes_per_s: float = 256 * 1024
     give_up_s: float = 120.0
+    unreached_s: float = 120.0
     first_pause_s: float = 0.5
     max_pause_s: float = 15.0
 
@@ -59,6 +67,9 @@ class Patience:
 PATIENCE = Patience()
 """That of every store."""
 
+_SOON_S = 3.0  # for somebody who waits: two or three tries
+_APART_S = 30.0  # between two lines in the log
+
 # not `random` itself, as tenacity's own pauses: a retry would change what the training script draws from it
 _chance = SystemRandom()
 _log = logging.getLogger("exact_resume")
@@ -67,6 +78,7 @@ _REFUSALS = (
     *(FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError),
     *(EOFError, LookupError, NotImplementedError, ResumeError, TypeError, ValueError),
 )
+_UNREACHED = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH})
 _FINAL_CODES = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG})
 
 
@@ -75,6 +87,16 @@ def is_transient(error: BaseException) -> bool:
     if not isinstance(error, Exception) or isinstance(error, _REFUSALS):
         return False
     return not (isinstance(error, OSError) and error.errno in _FINAL_CODES)
+
+
+def _is_unreached(error: BaseException | None) -> bool:
+    """Whether nothing answers at that address at all, as far as the error tells."""
+    while error is not None:
+        is_known = isinstance(error, OSError) and error.errno in _UNREACHED
+        if is_known or isinstance(error, (ConnectionRefusedError, socket.gaierror)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class Requests:
@@ -95,6 +117,13 @@ class Requests:
         self._loop, self._redactor, self._retry_if = loop, redactor, retry_if
         self._pid = os.getpid()
         self.patience = PATIENCE
+        self._was_reached = False
+        self._said_s = -math.inf
+        self._saying = threading.Lock()
+
+    def hurry(self) -> None:
+        """Somebody waits for an answer: give up soon where nothing was ever reached."""
+        self.patience = replace(self.patience, unreached_s=min(_SOON_S, self.patience.unreached_s))
 
     def run(self, what: str, call: Callable[[], Any], size_bytes: int = 0) -> Any:
         """Make a request and wait for it.
@@ -149,19 +178,45 @@ class Requests:
             return await AsyncRetrying(**self._policy(what))(once)
 
     def _policy(self, what: str) -> dict[str, Any]:
-        def report(state: RetryCallState) -> None:
-            assert state.outcome is not None
-            assert state.next_action is not None
-            text = self._message(state.outcome.exception())
-            _log.warning("%s: %s; trying again in %.1f s", what, text, state.next_action.sleep)
-
+        # elsewhere than in the main thread Ctrl-C ends nothing that is waited for
+        can_stop = threading.current_thread() is threading.main_thread()
         return {
-            "retry": retry_if_exception(self._retry_if),
+            "retry": self._is_worth_it,
             "wait": lambda state: self.patience.pause_s(state.attempt_number),
-            "stop": stop_after_delay(self.patience.give_up_s),
-            "before_sleep": report,
+            "stop": lambda state: state.seconds_since_start >= self._limit_s,
+            "before_sleep": partial(self._report, what, can_stop=can_stop),
             "reraise": True,
         }
+
+    def _is_worth_it(self, state: RetryCallState) -> bool:
+        assert state.outcome is not None
+        error = state.outcome.exception()
+        self._was_reached = self._was_reached or not _is_unreached(error)
+        return error is not None and self._retry_if(error)
+
+    @property
+    def _limit_s(self) -> float:
+        """Seconds from its first try on after which a request is given up."""
+        return self.patience.give_up_s if self._was_reached else self.patience.unreached_s
+
+    def _report(self, what: str, state: RetryCallState, *, can_stop: bool) -> None:
+        """Say that there will be another try: the first time all of it, later in short and now and then."""
+        assert state.outcome is not None
+        assert state.seconds_since_start is not None
+        now_s, gone_s, limit_s = time.monotonic(), state.seconds_since_start, self._limit_s
+        with self._saying:
+            is_silent = now_s - self._said_s < _APART_S
+            if not is_silent:
+                self._said_s = now_s
+        text = self._message(state.outcome.exception())
+        if is_silent:
+            _log.debug("%s: %s; trying again", what, text)
+        elif gone_s < _APART_S:
+            stop = " (Ctrl-C stops)" if can_stop else ""
+            _log.warning("%s: %s; trying again for up to %.0f s%s", what, text, limit_s, stop)
+        else:
+            left_s = max(limit_s - gone_s, 0.0)
+            _log.warning("%s: no success for %.0f s; trying again for up to %.0f s", what, gone_s, left_s)
 
     def _raise(self, what: str, error: Exception) -> NoReturn:
         """Raise ``error`` as the kind of error it is, with the place and without credentials."""

@@ -17,10 +17,11 @@ from typing import Any
 
 from resume_core.cli.plan.sizes import MODEL, TRAINING, Part
 from resume_core.cli.prune.doomed import recorded_keep
+from resume_core.directory import look_at
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.goodput import Account, account, is_interruption
 from resume_core.policy import Keep
-from resume_core.storage import Lineage, Manifest, PastAttempt, open_store
+from resume_core.storage import Lineage, Manifest, PastAttempt
 from resume_core.storage.paths import parse_rank_file
 
 __all__ = ["Run", "look"]
@@ -99,7 +100,7 @@ def look(url: str, options: Mapping[str, Any]) -> Run:
         ImportError: the package for that protocol is missing.
         OSError: the store cannot be read.
     """
-    lineage = Lineage(open_store(url, dict(options))).glance()
+    lineage = look_at(url, None, options).glance()
     notes: list[str] = []
     manifests = list(itertools.islice(_sound(lineage, notes), _NUM_MANIFESTS))
     place, newest_attempt = lineage.store.url, lineage.newest()

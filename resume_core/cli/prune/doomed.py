@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from resume_core.directory import open_lineage
+from resume_core.directory import look_at
 from resume_core.ends import finished_fit
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from resume_core.heard import read_heard
@@ -72,7 +72,7 @@ class Prune:
     """
 
     def __init__(self, url: str, options: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        self._lineage = open_lineage(url, None, options)
+        self._lineage = look_at(url, None, options)
         self._view = self._lineage.glance(self._lineage.store)
         newest = self._view.newest()
         if newest is None:
