@@ -46,8 +46,8 @@ class Patience:
         deadline_s: seconds that a request without data may take.
         min_bytes_per_s: the pace, of each of several requests at once, below which a first try is given up.
         give_up_s: seconds after which a request that failed is not tried again.
-        unreached_s: the same as long as nothing was ever reached there (a connection that is refused, a host that nobody
-            knows): an outage passes, an address that was misspelt does not.
+        unreached_s: the same as long as nothing was ever reached there (a connection that is refused, a host that
+            nobody knows): an outage passes, an address that was misspelt does not.
         first_pause_s: the most that lies between the first two tries; then twice as much each time...
         max_pause_s: ...up to this.
     """
