@@ -219,7 +219,9 @@ class Keep:
         every_steps: milestones: of each multiple of so many optimizer steps, the first checkpoint at or after it.
         every_epochs: milestones: of each multiple of so many epochs, the first checkpoint at or after its end.
         best: name of a metric, as ``self.log`` gives it; the checkpoint with the best value stays. Of several that
-            carry one value (a validation is older than the save) it is the first, and NaN is never the best.
+            carry one value it is the first, and what is not finite is never the best. A save carries the value of the
+            validation before it, so that its weights are those that were judged only where it falls on that
+            validation: ``SaveEvery(steps=)`` a divisor of the steps between two of them, or ``epochs=1``.
         mode: ``"min"`` when a smaller ``best`` is better, ``"max"`` when a larger one is.
         thin_after: milestones and the best one are left with their weights alone as soon as so many newer checkpoints
             exist. Training cannot go on from them any more. None: they stay whole.

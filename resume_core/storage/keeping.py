@@ -55,13 +55,16 @@ class Entry:
         return epoch + bool(progress.get("ends_epoch"))
 
     def metric(self, name: str) -> float | None:
-        """A metric as it stood when this was saved; None when there was none, or it was NaN."""
+        """A metric as it stood when this was saved; None when there was none, or no finite number.
+
+        An infinite one is what a counter begins with (``best=inf``), and has judged nothing.
+        """
         metrics = self.header.get("metrics")
         try:
             value = float(metrics[name]) if isinstance(metrics, dict) else math.nan  # "inf" is text in strict JSON
         except (KeyError, OverflowError, TypeError, ValueError):
             return None
-        return None if math.isnan(value) else value
+        return value if math.isfinite(value) else None
 
 
 def judge(line: Sequence[Entry], keep: Keep) -> list[Verdict]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import accelerate
 import pytest
 import torch
@@ -324,6 +326,22 @@ def test_the_best_checkpoint_by_a_counter_stays(tmp_path):
     names = {path.parent.name for path in tmp_path.glob("*/*/manifest.json")}
     assert "step-000000002" in names
     assert "step-000000003" not in names
+
+
+def test_a_save_at_the_end_of_an_epoch_carries_what_was_judged_behind_its_last_batch(tmp_path):
+    options = {"save": SaveEvery(minutes=None, epochs=1), "keep": Keep(last=9, best="judged")}
+    accelerator, resume, model, optimizer, loader = new_run(tmp_path, **options)
+    counters = resume.counters(step=0, judged=float("inf"))
+    for _ in resume.epochs(2):
+        for batch in loader:
+            train(accelerator, model, optimizer, batch)
+            counters.step += 1
+        counters.judged = float(counters.step)
+        resume._session.wait()
+    headers = [json.loads(path.read_text())["header"] for path in tmp_path.glob("*/*/manifest.json")]
+    told = sorted((one["progress"]["step"], float(one["metrics"]["judged"])) for one in headers)
+    assert told[0] == (0, float("inf"))
+    assert {(4, 4.0), (8, 8.0)} == set(told[1:])
 
 
 def test_a_save_at_the_end_of_each_second_epoch(tmp_path):

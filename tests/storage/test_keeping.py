@@ -56,11 +56,18 @@ def test_an_epoch_is_counted_when_it_is_complete():
     assert line[7].num_epochs == 3
 
 
-@pytest.mark.parametrize(("mode", "best"), [("min", 2), ("max", 5)])
+@pytest.mark.parametrize(("mode", "best"), [("min", 2), ("max", 9)])
 def test_of_equal_metrics_the_first_is_the_best(mode, best):
     losses = [None, 1.0, 1.0, "nan", "inf", "inf", "-nan", {"odd": 1}, 3.0]
     items = [(step, 0, loss) for step, loss in enumerate(losses, 1)]
-    assert kept(Keep(last=1, best="loss", mode=mode), *items) == [best, 9]
+    assert kept(Keep(last=1, best="loss", mode=mode), *items) == sorted({best, 9})
+
+
+@pytest.mark.parametrize(("mode", "begins"), [("min", "-inf"), ("max", "inf"), ("min", "inf"), ("max", "-inf")])
+def test_a_metric_that_is_not_finite_has_judged_nothing(mode, begins):
+    items = [(0, 0, begins), (1, 0, begins), (2, 0, 1.0), (3, 0, 1.0), (4, 0, begins)]
+    assert kept(Keep(last=1, best="loss", mode=mode), *items) == [2, 4]
+    assert kept(Keep(last=1, best="loss", mode=mode), *items[:2]) == [1]
 
 
 def test_without_the_metric_the_other_rules_hold():
@@ -118,7 +125,7 @@ class Model:
                     steps.add(save[0])
         if self.keep.best:
             sign = 1 if self.keep.mode == "min" else -1
-            known = [save for save in self.saved if not math.isnan(float(save[2]))]
+            known = [save for save in self.saved if math.isfinite(float(save[2]))]
             if known:
                 steps.add(min(known, key=lambda save: sign * float(save[2]))[0])
         return steps

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import transformers
 from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from accelerate_resume import ResumePlugin, SaveEvery, TrainerResumeCallback
+from accelerate_resume import Keep, ResumePlugin, SaveEvery, TrainerResumeCallback
 from resume_core.errors import CheckpointNotFoundError, ResumeError
 
 DATA = [{"x": torch.tensor([float(number)]), "labels": torch.tensor([number % 2.0])} for number in range(8)]
@@ -188,3 +190,20 @@ def test_a_rehearsal_leaves_no_folder_that_the_trainer_makes(tmp_path, monkeypat
         os.utime(tmp_path / "out", (1, 1))
     make_trainer(tmp_path, TrainerResumeCallback(tmp_path / "run"))
     assert (tmp_path / "out").exists() == is_there
+
+
+@pytest.mark.parametrize("when", [{"eval_strategy": "steps", "eval_steps": 2}, {"eval_strategy": "epoch"}])
+def test_a_save_that_falls_on_an_evaluation_carries_what_that_has_judged(tmp_path, when):
+    every = {"steps": 2} if "eval_steps" in when else {"epochs": 1}
+    callback = TrainerResumeCallback(tmp_path / "run", save=SaveEvery(minutes=None, **every), keep=Keep(last=9))
+    chosen = {"per_device_train_batch_size": 2, "num_train_epochs": 2, **when}
+    trainer = make_trainer(tmp_path, callback, kind=partial(Trainer, eval_dataset=DATA[:2]), **chosen)
+    trainer.compute_metrics = lambda _: {"at": float(trainer.state.global_step)}
+    trainer.prediction_step = lambda model, inputs, *_, **__: (torch.zeros(()), inputs["x"], inputs["labels"])
+    trainer.train()
+    headers = [json.loads(path.read_text())["header"] for path in tmp_path.glob("run/*/*/manifest.json")]
+    # one that came due beside another comes a step later, on no evaluation
+    judged = {one["progress"]["step"]: one["metrics"].get("eval_at") for one in headers}
+    told = {step: value for step, value in judged.items() if step and step % 2 == 0}
+    assert len(told) >= 2
+    assert all(value == step for step, value in told.items())
