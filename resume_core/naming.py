@@ -3,7 +3,9 @@
 A name is an attempt, a checkpoint, or both with a slash between them. The attempt goes by its number or by the
 beginning of its folder (``attempt-0002-7f3a``, ``attempt-0002``, ``attempt 2``), the checkpoint by its step (``step
 120``, ``120``, ``120.2`` for the second one of that step) or by the beginning of its folder. An attempt alone means its
-newest checkpoint, a step alone that of the newest attempt that has it, ``latest`` the newest of the run's line.
+newest checkpoint, a step alone that of the newest attempt that has it, ``latest`` the newest of the run's line, and
+``best`` the one that its ``Keep(best=)`` keeps. (The last is for commands alone: a start that went back to the best one
+at each kill would never come further.)
 
 Names are looked up among folders, so that of many checkpoints no manifest is read but that of the one.
 """
@@ -16,13 +18,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from resume_core.best import best_checkpoint
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from resume_core.storage import CheckpointRef, Lineage, read_history
 from resume_core.storage.newer import by_number, by_step
 from resume_core.storage.paths import parse_attempt_folder, parse_checkpoint_folder
 
-__all__ = ["Name", "absence", "is_latest", "is_name", "nothing_left", "parse_name", "resolve", "select"]
+__all__ = ["Name", "absence", "is_best", "is_latest", "is_name", "nothing_left", "parse_name", "resolve", "select"]
 
+_BEST = "best"
 _LATEST = ("latest", "newest")
 _ATTEMPT_NUMBER = re.compile(r"attempt[- ]?0*([0-9]{1,9})", re.IGNORECASE)
 _STEP_NUMBER = re.compile(r"(?:step[- _]?)?([0-9]{1,18})(?:\.([0-9]{1,9}))?", re.IGNORECASE)
@@ -81,6 +85,11 @@ def is_latest(text: str) -> bool:
     return text.strip().strip("/").rpartition("/")[2].lower() in _LATEST
 
 
+def is_best(text: str) -> bool:
+    """Whether a text asks for the best checkpoint of a run, by that word."""
+    return text.strip().lower() == _BEST
+
+
 def is_name(text: str) -> bool:
     """Whether a text can only be the name of an attempt or a checkpoint, and no place."""
     return bool(text.strip()) and _NAME.fullmatch(text.strip().strip("/")) is not None
@@ -110,6 +119,8 @@ def resolve(lineage: Lineage, text: str, *, thinned: bool = False) -> Checkpoint
         CheckpointNotFoundError: none or several fit; names the nearest, or those that do.
         OSError: the store cannot be read.
     """
+    if is_best(text):
+        return _best(lineage, thinned=thinned)
     name = parse_name(text)
     if name == Name():
         for ref in lineage.candidates():
@@ -124,6 +135,13 @@ def resolve(lineage: Lineage, text: str, *, thinned: bool = False) -> Checkpoint
             return found[0]
         raise absence(lineage, text)
     return _resolve_checkpoint(lineage, text, name, thinned=thinned)
+
+
+def _best(lineage: Lineage, *, thinned: bool) -> CheckpointRef:
+    ref = best_checkpoint(lineage)
+    if not thinned and not lineage.tiers.committed(ref):
+        raise absence(lineage, ref.path)
+    return ref
 
 
 def _resolve_checkpoint(lineage: Lineage, text: str, name: Name, *, thinned: bool) -> CheckpointRef:

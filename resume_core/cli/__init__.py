@@ -137,7 +137,7 @@ def export(
         typer.Argument(
             metavar="URL [NAME] OUT",
             help="A run's directory, an attempt in it, or one checkpoint; the name of a checkpoint in it (120, "
-            "attempt-0002/120, latest); the file (lightning, safetensors) or folder to write.",
+            "attempt-0002/120, latest, best); the file (lightning, safetensors) or folder to write.",
         ),
     ],
     format: Annotated[ExportFormat, typer.Option(help="The run's own framework, or safetensors: the weights alone.")],

@@ -18,7 +18,7 @@ __all__ = ["CheckpointName", "open_named", "open_run", "split_url"]
 CheckpointName = Annotated[
     str | None,
     typer.Argument(
-        help="Of a checkpoint in it: a step (120), attempt-0002, attempt-0002/120, or latest.", show_default=False
+        help="Of a checkpoint in it: a step (120), attempt-0002, attempt-0002/120, latest, or best.", show_default=False
     ),
 ]
 

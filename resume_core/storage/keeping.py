@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from resume_core.policy import Keep
+from resume_core.policy import Keep, as_policy
+from resume_core.storage.attempt import Attempt
 from resume_core.storage.manifest import CheckpointRef
 from resume_core.storage.paths import parse_checkpoint_folder
 from resume_core.storage.sealed import JsonMapping
 
-__all__ = ["Entry", "Verdict", "judge", "reasons"]
+__all__ = ["Entry", "Verdict", "best_of", "judge", "reasons", "recorded_keep"]
 
 Verdict = Literal["keep", "thin", "delete"]
 
@@ -142,10 +143,30 @@ def _milestones(line: Sequence[Entry], every: int | None, count: Callable[[Entry
 
 
 def _best(line: Sequence[Entry], keep: Keep) -> list[int]:
+    place = best_of(line, keep)
+    return [] if place is None else [place]
+
+
+def best_of(line: Sequence[Entry], keep: Keep) -> int | None:
+    """The place of the checkpoint that ``keep.best`` keeps; None where it names no metric, or none has a value.
+
+    Args:
+        line: newest first.
+        keep: the user's policy.
+    """
     if keep.best is None:
-        return []
+        return None
     sign = 1 if keep.mode == "min" else -1
-    known: list[tuple[float, Any]] = [
+    known: list[tuple[float, int]] = [
         (sign * value, place) for place, e in _oldest_first(line) if (value := e.metric(keep.best)) is not None
     ]
-    return [min(known, key=lambda pair: pair[0])[1]] if known else []  # of equal ones the first, so the oldest
+    return min(known, key=lambda pair: pair[0])[1] if known else None  # of equal ones the first, so the oldest
+
+
+def recorded_keep(attempt: Attempt) -> Keep | None:
+    """The policy that an attempt has written down; None for one that did not, or whose file somebody made."""
+    found = attempt.info.get("keep")
+    try:
+        return as_policy(Keep, found, "keep") if isinstance(found, dict) else None
+    except (TypeError, ValueError):
+        return None

@@ -11,7 +11,7 @@ from resume_core.capture.runconfig import diff as config_diff
 from resume_core.cli.diff.leaves import ABSENT, Leaves, Pair, leaves_of, pairs_of
 from resume_core.cli.source import Source, find
 from resume_core.documents import EXTRAS, TENSORS
-from resume_core.naming import is_name
+from resume_core.naming import is_best, is_name
 from resume_core.saved_header import header_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def sources(a: str, b: str, *, options: Mapping[str, Any] | None = None) -> tupl
         ValueError: a URL that cannot be meant.
         OSError: a store cannot be read.
     """
-    second = (a, b) if is_name(b) and not os.path.lexists(b) else (b,)
+    second = (a, b) if (is_name(b) or is_best(b)) and not os.path.lexists(b) else (b,)
     return find(a, options=options), find(*second, options=options)
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from resume_core.cli.exits import answering
 from resume_core.cli.options import AsJson, Scratch, StorageOptions, parse_storage_options
 from resume_core.cli.progress import busy
-from resume_core.cli.words import age, first_sentence
+from resume_core.cli.words import age, first_sentence, number
 
 if TYPE_CHECKING:
     from resume_core.cli.ls.listing import AttemptListed, CheckpointListed, Listing
@@ -52,7 +52,7 @@ def ls(
 
 def _print(found: Listing, console: Console) -> None:
     shown = [one for attempt in found.attempts for one in attempt.checkpoints]
-    columns = _columns(has_tiers=len({tier for one in shown for tier in one.tiers}) > 1)
+    columns = _columns(best=found.best, has_tiers=len({tier for one in shown for tier in one.tiers}) > 1)
     cells = {one.path: [text(one) for text in columns.values()] for one in shown}
     # over all attempts, so that they stand below one another
     widths = [max(map(len, column)) for column in zip(columns, *cells.values(), strict=True)]
@@ -83,7 +83,7 @@ def _heading(attempt: AttemptListed, *, is_newest: bool) -> Text:
     return text.append(f"; {attempt.diverged['text']}", "bold red") if attempt.diverged else text
 
 
-def _columns(*, has_tiers: bool) -> dict[str, Callable[[CheckpointListed], str]]:
+def _columns(*, best: str | None, has_tiers: bool) -> dict[str, Callable[[CheckpointListed], str]]:
     """What gives each column its text."""
     texts: dict[str, Callable[[CheckpointListed], str]] = {
         "": lambda one: "  " + one.path.rpartition("/")[2],
@@ -94,6 +94,8 @@ def _columns(*, has_tiers: bool) -> dict[str, Callable[[CheckpointListed], str]]
         "size": lambda one: "" if one.size_bytes is None else decimal(one.size_bytes),
         "saved for": lambda one: one.reason or "",
     }
+    if best is not None:
+        texts |= {best: lambda one: "" if one.metric is None else number(one.metric)}
     return texts | {"tiers": lambda one: str(len(one.tiers))} if has_tiers else texts
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 from resume_core.cli.divergence import find_divergence
 from resume_core.cli.names import open_run
-from resume_core.cli.prune.doomed import recorded_keep
 from resume_core.ends import finished_fit
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from resume_core.heard import read_heard
 from resume_core.storage import Attempt, Brief, CheckpointRef, Lineage, PastAttempt, Store
-from resume_core.storage.keeping import reasons
+from resume_core.storage.keeping import Entry, reasons, recorded_keep
 from resume_core.storage.manifests import read_weights_brief
 from resume_core.storage.newer import by_step
 from resume_core.storage.retention import line_entries
@@ -39,6 +38,7 @@ class CheckpointListed:
         is_on_line: whether the next start may go on from it.
         kept_by: the rules of `Keep` that keep it; None where that cannot be told.
         problem: what is wrong with it.
+        metric: the value that the run's ``Keep(best=)`` goes by; None where there is none, or it is not finite.
     """
 
     path: str
@@ -53,6 +53,7 @@ class CheckpointListed:
     is_on_line: bool = False
     kept_by: list[str] | None = None
     problem: str | None = None
+    metric: float | None = None
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,13 @@ class Listing:
         url: of its directory.
         attempts: the newest first.
         damaged: what is wrong with attempts that cannot be read.
+        best: the metric that the run's best checkpoint goes by, as in ``Keep(best=)``; None where it keeps none.
     """
 
     url: str
     attempts: list[AttemptListed]
     damaged: list[str]
+    best: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Strict JSON. Nothing in it is copied: there may be thousands of checkpoints."""
@@ -132,7 +135,7 @@ def listing(
                 len(names) - len(shown),
             )
         )
-    return Listing(lineage.store.url, found, damaged)
+    return Listing(lineage.store.url, found, damaged, look.best)
 
 
 class _Look:
@@ -149,11 +152,14 @@ class _Look:
         self._line = dict[str, CheckpointRef | None]()
         self._kept_by = dict[str, list[str]]()
         self._pasts = dict[str, PastAttempt | None]()
+        self.best: str | None = None
+        """The metric of the run's ``Keep(best=)``."""
         if not attempts:
             return
         with suppress(ResumeError):  # damage, which is told elsewhere
             self._line.update(lineage.branches(attempts[-1].name))
         keep = recorded_keep(attempts[-1])
+        self.best = None if keep is None else keep.best
         if knows_all and keep is not None:
             line, _ = line_entries(lineage, attempts[-1], finished_fit)
             self._kept_by = {entry.ref.path: rules for entry, rules in zip(line, reasons(line, keep), strict=True)}
@@ -210,6 +216,7 @@ class _Look:
             tiers=[store.url for store in tiers],
             is_on_line=state == "whole" and ref.attempt in self._line and before,
             kept_by=self._kept_by.get(ref.path),
+            metric=None if self.best is None else Entry(ref, header).metric(self.best),
         )
 
 

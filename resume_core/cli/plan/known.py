@@ -16,12 +16,12 @@ from datetime import datetime
 from typing import Any
 
 from resume_core.cli.plan.sizes import MODEL, TRAINING, Part
-from resume_core.cli.prune.doomed import recorded_keep
 from resume_core.directory import look_at
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.goodput import Account, account, is_interruption
 from resume_core.policy import Keep
 from resume_core.storage import Lineage, Manifest, PastAttempt
+from resume_core.storage.keeping import recorded_keep
 from resume_core.storage.paths import parse_rank_file
 
 __all__ = ["Run", "look"]

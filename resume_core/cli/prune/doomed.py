@@ -17,13 +17,13 @@ from resume_core.ends import finished_fit
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from resume_core.heard import read_heard
 from resume_core.history import PERIOD_S
-from resume_core.policy import Keep, as_policy
+from resume_core.policy import Keep
 from resume_core.storage import Attempt, CheckpointRef, Lineage, Pruned
-from resume_core.storage.keeping import Entry, judge, reasons
+from resume_core.storage.keeping import Entry, judge, reasons, recorded_keep
 from resume_core.storage.paths import MODEL_FILE, WEIGHTS_FILE, is_checkpoint_file, join_key
 from resume_core.storage.retention import Removal, outlook, remove
 
-__all__ = ["Doomed", "Prune", "recorded_keep"]
+__all__ = ["Doomed", "Prune"]
 
 _IS_ALIVE = timedelta(seconds=3 * PERIOD_S)
 
@@ -151,15 +151,6 @@ class Prune:
             "odd": self.odd,
             "alive_s": self.alive_s,
         }
-
-
-def recorded_keep(attempt: Attempt) -> Keep | None:
-    """The policy that an attempt has written down; None for one that did not, or whose file somebody made."""
-    found = attempt.info.get("keep")
-    try:
-        return as_policy(Keep, found, "keep") if isinstance(found, dict) else None
-    except (TypeError, ValueError):
-        return None
 
 
 def _keep(attempt: Attempt, given: Mapping[str, Any]) -> Keep:

@@ -8,7 +8,7 @@ from typing import Any
 
 from resume_core.cli.names import open_named
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
-from resume_core.naming import absence, is_latest, nothing_left, resolve, select
+from resume_core.naming import absence, is_best, is_latest, nothing_left, resolve, select
 from resume_core.storage import CheckpointRef, FileReader, Lineage, Manifest, Store
 from resume_core.storage.manifests import read_manifest, read_weights_manifest
 
@@ -87,8 +87,9 @@ def copies(
 
 
 def _meant(lineage: Lineage, name: str) -> Iterable[CheckpointRef]:
-    """The newest where that is asked for, else all that the name fits."""
-    return [resolve(lineage, name, thinned=True)] if is_latest(name) else select(lineage, name)
+    """The newest or the best where that is asked for, else all that the name fits."""
+    is_one = is_latest(name) or is_best(name)
+    return [resolve(lineage, name, thinned=True)] if is_one else select(lineage, name)
 
 
 def _all(lineage: Lineage) -> Iterator[CheckpointRef]:
