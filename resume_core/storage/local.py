@@ -96,7 +96,10 @@ class LocalStore(Store):
             return _insisting(once)
 
     def mark(self, key: str) -> str:
-        """See ``Store.mark``. A change gives a file another time, unless it comes in the same tick of the clock."""
+        """See ``Store.mark``. A change gives a file another time, unless it comes in the same tick of the clock.
+
+        A clock that is wrong costs reads that were not needed, at worst.
+        """
         with _missing(self._path(key)) as path:
             found = _insisting(lambda: os.stat(path))
         if time.time_ns() - found.st_ctime_ns < _TICK_NS:

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import subprocess
+import sys
 import time
 
-import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from resume_core.capture.loader import ResumableLoader
 from resume_core.capture.workers import SPARED
 
 _GONE_S = 20.0
+
+HALF_MADE = """
+from torch.utils.data import DataLoader
+
+from resume_core.capture.loader import ResumableLoader
+
+
+class Broken:
+    def __len__(self):
+        return 8
+
+    def __iter__(self):
+        raise RuntimeError("a bug of the user's")
+
+
+loader = DataLoader(range(8), sampler=Broken(), num_workers=2)
+ResumableLoader(loader, key=1, slot=0)
+next(iter(loader))
+"""
 
 
 class Numbers(Dataset):
@@ -23,55 +44,31 @@ class Numbers(Dataset):
         return torch.tensor(index)
 
 
-class Broken(Sampler):
-    def __init__(self):
-        pass
-
-    def __len__(self):
-        return 8
-
-    def __iter__(self):
-        raise RuntimeError("a bug of the user's")
-
-
-@pytest.fixture
-def spared(monkeypatch):
-    """As in a run that watches this signal."""
-    monkeypatch.setenv(SPARED, "SIGTERM")
+def test_a_script_ends_that_fails_while_an_iterator_is_made():
+    """multiprocessing terminates its workers then, and waits for them without end."""
+    environment = {**os.environ, SPARED: "SIGTERM", "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", HALF_MADE], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    assert "a bug of the user's" in ended.stderr
 
 
-def _outlives_sigterm(child):
-    child.terminate()
-    child.join(1.0)
-    return child.is_alive()
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_workers_of_an_iterator_whose_making_fails_can_be_terminated(spared, persistent):
-    """As multiprocessing does when the script ends, which waits for them then without end."""
-    loader = DataLoader(Numbers(), sampler=Broken(), num_workers=2, persistent_workers=persistent)
-    ResumableLoader(loader, key=1, slot=0)
-    before = set(multiprocessing.active_children())
-    with pytest.raises(RuntimeError, match="a bug") as caught:  # its traceback holds the iterator
-        next(iter(loader))
-    left = set(multiprocessing.active_children()) - before
-    for child in left:
-        child.terminate()
-        child.join(_GONE_S)
-    assert not [child for child in left if child.is_alive()]
-    assert caught.tb is not None
-
-
-def test_workers_in_use_outlive_the_signal(spared):
+def test_workers_in_use_outlive_the_signal(monkeypatch):
+    monkeypatch.setenv(SPARED, "SIGTERM")  # as in a run that watches it
     loader = DataLoader(Numbers(), num_workers=2)
     ResumableLoader(loader, key=1, slot=0)
     before, iterator = set(multiprocessing.active_children()), iter(loader)
     next(iterator)
     workers = set(multiprocessing.active_children()) - before
     assert len(workers) == 2
-    assert all(map(_outlives_sigterm, workers))
-    del iterator
+    for worker in workers:
+        worker.terminate()
+        worker.join(1.0)
+    assert all(worker.is_alive() for worker in workers)
+    assert [int(batch) for batch in iterator] == [1, 2, 3, 4, 5, 6, 7]
     end_s = time.monotonic() + _GONE_S
+    del iterator
     while any(worker.is_alive() for worker in workers) and time.monotonic() < end_s:
         time.sleep(0.05)
     assert not [worker for worker in workers if worker.is_alive()]
