@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from resume_core.errors import CheckpointNotFoundError
+from resume_core.no_run import no_run
 from resume_core.storage import CheckpointRef, Lineage
 from resume_core.storage.keeping import Entry, best_of, recorded_keep
 from resume_core.storage.retention import line_entries
@@ -21,7 +22,7 @@ def best_checkpoint(lineage: Lineage) -> CheckpointRef:
     """
     newest, url = lineage.newest(), lineage.store.url
     if newest is None:
-        raise CheckpointNotFoundError(f"{url} is no directory of a run: there is no attempt in it", path=url)
+        raise CheckpointNotFoundError(no_run(lineage.store), path=url)
     keep = recorded_keep(newest)
     line, _ = line_entries(lineage, newest)
     if keep is None or keep.best is None:

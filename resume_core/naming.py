@@ -20,6 +20,7 @@ from itertools import islice
 
 from resume_core.best import best_checkpoint
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
+from resume_core.no_run import no_run
 from resume_core.storage import CheckpointRef, Lineage, read_history
 from resume_core.storage.newer import by_number, by_step
 from resume_core.storage.paths import parse_attempt_folder, parse_checkpoint_folder
@@ -231,9 +232,9 @@ def nothing_left(lineage: Lineage) -> str:
     Raises:
         OSError: the store cannot be read.
     """
-    url, attempts = lineage.store.url, _attempts(lineage)
+    attempts = _attempts(lineage)
     if not attempts:
-        return f"{url} is no directory of a run: there is no attempt in it"
+        return no_run(lineage.store)
     return f"{_emptied(lineage, attempts[0])} {_nearest(lineage, Name())}"
 
 

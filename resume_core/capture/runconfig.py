@@ -221,6 +221,12 @@ def _advice(refused: tuple[Difference, ...], changes: Changes, idle: list[str], 
     if idle:
         steps.insert(0, f"Changes(allow=...) names what no run has: {idle_text(idle, known)}")
     steps.append("or start afresh in another directory")
+    fixed = [name for name in names if name != "seed" and goes_on_as_saved(name)]
+    if fixed:
+        what = "another lr" if all(name.endswith("lr") for name in fixed) else "other settings"
+        steps.append(
+            f"to train on with {what}, export the weights and begin another run in another directory from them"
+        )
     return "\n  - ".join(["What to do:", *steps])
 
 

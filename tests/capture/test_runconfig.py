@@ -307,6 +307,20 @@ def test_the_message_is_one_table_and_what_to_do():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("optimizer.0.lr", "to train on with another lr, export the weights and begin another run"),
+        ("scheduler.0.gamma", "to train on with other settings, export the weights and begin another run"),
+        ("seed", None),
+        ("scheduler.0.lr_lambdas", None),  # of the script's own, so that the new one is applied
+    ],
+)
+def test_what_no_acceptance_applies_is_said_with_the_way_to_have_it(name, words):
+    said = str(refusal({name: Fact(1)}, {name: Fact(2)}))
+    assert (words in said) if words else ("export the weights" not in said)
+
+
 def test_the_snippet_is_python_that_accepts_exactly_this():
     for change in ({"seed": "8"}, {"seed": "8", "lr": 0.2}):
         message = str(refusal(run(), run(**change)))

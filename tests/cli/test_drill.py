@@ -35,6 +35,12 @@ sys.exit(code)
 """
 
 
+@pytest.fixture(autouse=True)
+def run(tmp_path):
+    """One that can be rehearsed."""
+    trained(str(tmp_path / "run"))
+
+
 def drill(tmp_path, result, code=0, *options, sleep="0"):
     command = [sys.executable, "-c", SCRIPT, json.dumps(result), str(code), sleep]
     return CliRunner().invoke(app, ["drill", str(tmp_path / "run"), *options, "--", *command])
@@ -78,7 +84,6 @@ def test_json_holds_all_of_it(tmp_path):
 
 
 def test_the_command_is_told_what_it_rehearses(tmp_path, capfd):
-    trained(str(tmp_path / "run"))
     (attempt,) = (tmp_path / "run").iterdir()
     drill(tmp_path, SAME)
     drill(tmp_path, SAME, 0, "--checkpoint", "step 2")
@@ -90,7 +95,6 @@ def test_the_command_is_told_what_it_rehearses(tmp_path, capfd):
 
 
 def test_a_checkpoint_that_is_not_there_starts_nothing(tmp_path, capfd):
-    trained(str(tmp_path / "run"))
     done = drill(tmp_path, SAME, 0, "--checkpoint", "77")
     assert (done.exit_code, "nothing was rehearsed: there is no checkpoint '77'" in done.output) == (2, True)
     assert "trains" not in capfd.readouterr().out

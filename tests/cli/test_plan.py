@@ -447,7 +447,7 @@ def test_a_save_from_before_the_first_step_is_told_to_be_too_small(tmp_path):
 
 
 def test_a_directory_without_a_run_is_an_error_and_nothing_is_made(tmp_path):
-    assert f"no checkpoint in {tmp_path}/none." in refused(f"{tmp_path}/none").replace("\n", "")
+    assert f"{tmp_path}/none does not exist" in refused(f"{tmp_path}/none").replace("\n", "")
     assert list(tmp_path.iterdir()) == []
     run = directory(tmp_path)
     (attempt,) = run.iterdir()

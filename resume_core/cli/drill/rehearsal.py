@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from resume_core.cli.names import open_named
+from resume_core.cli.names import open_named, open_run
 from resume_core.drill import FILE, URL
 from resume_core.naming import resolve
 from resume_core.storage import open_store
@@ -62,10 +62,11 @@ def rehearse(
         quiet: what it prints goes to the standard error output.
 
     Raises:
-        CheckpointNotFoundError: ``checkpoint`` is not there.
+        CheckpointNotFoundError: there is no such run, or ``checkpoint`` is not in it.
         OSError: the command cannot be started.
         ValueError: an unusable ``url``.
     """
+    open_run(url, None, options)
     if checkpoint is not None:
         checkpoint = resolve(*open_named(url, checkpoint, None, options)).path
     with tempfile.TemporaryDirectory(prefix="exact-resume-drill-") as folder:

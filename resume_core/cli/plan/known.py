@@ -19,6 +19,7 @@ from resume_core.cli.plan.sizes import MODEL, TRAINING, Part
 from resume_core.directory import look_at
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.goodput import Account, account, is_interruption
+from resume_core.no_run import no_run
 from resume_core.policy import Keep
 from resume_core.storage import Lineage, Manifest, PastAttempt
 from resume_core.storage.keeping import recorded_keep
@@ -105,7 +106,7 @@ def look(url: str, options: Mapping[str, Any]) -> Run:
     manifests = list(itertools.islice(_sound(lineage, notes), _NUM_MANIFESTS))
     place, newest_attempt = lineage.store.url, lineage.newest()
     if not manifests or newest_attempt is None:
-        raise _nothing(place, notes)
+        raise _nothing(lineage, notes)
     newest = manifests[0]
     if not (step := _step(newest)):
         notes.append("It was saved before the first step: what the optimizer keeps from then on is not in it.")
@@ -127,11 +128,12 @@ def look(url: str, options: Mapping[str, Any]) -> Run:
     )
 
 
-def _nothing(place: str, notes: list[str]) -> Exception:
+def _nothing(lineage: Lineage, notes: list[str]) -> Exception:
+    place = lineage.store.url
     if notes:
         return CorruptCheckpointError(f"no checkpoint in {place} can be used. {' '.join(notes)}", path=place)
-    inside = " Give the directory of the run, not an attempt or a checkpoint in it." if "attempt-" in place else ""
-    message = f"no checkpoint in {place}.{inside} For a run that has none yet, give --parameters, as in --parameters 7B"
+    what = f"no checkpoint in {place}" if lineage.newest() else no_run(lineage.store)
+    message = f"{what}. For a run that has none yet, give --parameters, as in --parameters 7B"
     return CheckpointNotFoundError(message, path=place)
 
 

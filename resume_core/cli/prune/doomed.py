@@ -17,6 +17,7 @@ from resume_core.ends import finished_fit
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from resume_core.heard import read_heard
 from resume_core.history import PERIOD_S
+from resume_core.no_run import no_run
 from resume_core.policy import Keep
 from resume_core.storage import Attempt, CheckpointRef, Lineage, Pruned
 from resume_core.storage.keeping import Entry, judge, reasons, recorded_keep
@@ -76,7 +77,7 @@ class Prune:
         self._view = self._lineage.glance(self._lineage.store)
         newest = self._view.newest()
         if newest is None:
-            raise CheckpointNotFoundError(f"{url} is no directory of a run: there is no attempt in it", path=url)
+            raise CheckpointNotFoundError(no_run(self._view.store), path=url)
         self._attempt = newest
         self.keep = _keep(newest, given)
         seen = outlook(self._view, self.keep, newest, finished_fit)
