@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 
 from resume_core.errors import CorruptCheckpointError, ResumeError
 
-__all__ = ["BAD", "EXIT_CODES", "GOOD", "NO_ANSWER", "answering"]
+__all__ = ["BAD", "EXIT_CODES", "GOOD", "NO_ANSWER", "answering", "check_folder"]
 
 GOOD = 0
 BAD = 1
@@ -36,3 +37,14 @@ def answering(what_not: str) -> Iterator[None]:
     except (ResumeError, OSError, ValueError, ImportError) as error:
         typer.echo(f"{what_not}: {error}", err=True)
         raise typer.Exit(BAD if isinstance(error, CorruptCheckpointError) else NO_ANSWER) from error
+
+
+def check_folder(out: Path) -> None:
+    """A file can only be written into a folder.
+
+    Raises:
+        NotADirectoryError: its parent is none, or does not exist.
+    """
+    if not out.parent.is_dir():
+        is_there = "is no folder" if out.parent.exists() else "does not exist"
+        raise NotADirectoryError(f"{out} cannot be written: {out.parent} {is_there}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-__all__ = ["age", "command_line", "first_sentence", "number", "place", "seconds"]
+__all__ = ["age", "command_line", "counted", "first_sentence", "number", "place", "seconds"]
 
 _MOST_CHARACTERS = 120
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60))
@@ -36,10 +36,17 @@ def seconds(value: float) -> str:
 def place(progress: Mapping[str, Any]) -> str:
     """Where a checkpoint was taken."""
     parts = [f"{name} {progress.get(name)}" for name in ("step", "batch", "epoch")]
-    parts.append("its end" if progress.get("ends_epoch") else f"{progress.get('epoch_batch')} batches into it")
+    inside: Any = progress.get("epoch_batch")
+    batches = counted(inside, "batch") if type(inside) is int else f"{inside} batches"
+    parts.append("its end" if progress.get("ends_epoch") else f"{batches} into it")
     if progress.get("in_window"):
         parts.append("inside an accumulation window")
     return ", ".join(parts)
+
+
+def counted(num: int, word: str) -> str:
+    """A number of things: ``1 batch``, ``2 batches``."""
+    return f"{num:,} {word}" if num == 1 else f"{num:,} {word}{'es' if word.endswith('ch') else 's'}"
 
 
 def number(value: Any) -> str:

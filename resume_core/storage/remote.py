@@ -28,6 +28,8 @@ __all__ = ["FsspecStore", "refuse_credentials", "refuse_unknown"]
 
 _T = TypeVar("_T")
 
+_USUAL = ("file", "s3", "gs", "az", "hf", "sftp", "memory")  # of some fifty
+
 
 class FsspecStore(Store):
     """Anything fsspec can reach. What it promises rests on the file system behind it.
@@ -55,6 +57,7 @@ class FsspecStore(Store):
 
     def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
         options = dict(storage_options or {})
+        refuse_protocols(url, "directory")
         self.url = public_url(url).rstrip("/")
         self._fs: fsspec.AbstractFileSystem
         self._fs, root = url_to_fs(url, **options)
@@ -236,24 +239,40 @@ def refuse_unknown(url: str, name: str) -> None:
         ValueError: fsspec knows no such protocol, an S3 URL holds credentials, or it names no bucket.
         ImportError: the package for that protocol is missing.
     """
+    refuse_protocols(url, name)
+    for part in url.split("::"):
+        protocol, _, rest = part.partition("://")
+        if protocol in ("s3", "s3a"):
+            refuse_credentials(part)
+            if not rest.strip("/").partition("/")[0] or rest.startswith("/"):
+                raise ValueError(f"{name} {public_url(url)} names no bucket: write {protocol}://bucket/folder")
+
+
+def refuse_protocols(url: str, name: str) -> None:
+    """Refuse a URL, or a chain of them, with a protocol that nothing here speaks.
+
+    Args:
+        url: as fsspec takes it.
+        name: of the argument, for messages.
+
+    Raises:
+        ValueError: fsspec knows no such protocol.
+        ImportError: the package for that protocol is missing.
+    """
     public = public_url(url)
     for part in url.split("::"):
-        protocol, separator, rest = part.partition("://")
+        protocol, separator, _ = part.partition("://")
         if not separator and "/" in part:  # the end of a chain may be a path
             continue
         try:
             fsspec.get_filesystem_class(protocol)
         except ValueError as error:
-            known = fsspec.available_protocols()
+            meant = did_you_mean(protocol, fsspec.available_protocols())
             problem = f"{name} {public} cannot be opened: fsspec knows no protocol {protocol!r}."
-            raise ValueError(problem + (did_you_mean(protocol, known) or f" It knows {', '.join(known)}.")) from error
+            raise ValueError(problem + (meant or f" The usual ones are {', '.join(_USUAL)}.")) from error
         except ImportError as error:
             extra = 'pip install "exact-resume[s3]"' if protocol in ("s3", "s3a") else str(error).rstrip(".")
             raise ImportError(f"{name} {public} needs a package that is not installed: {extra}") from error
-        if protocol in ("s3", "s3a"):
-            refuse_credentials(part)
-            if not rest.strip("/").partition("/")[0] or rest.startswith("/"):
-                raise ValueError(f"{name} {public} names no bucket: write {protocol}://bucket/folder")
 
 
 def refuse_credentials(url: str) -> None:

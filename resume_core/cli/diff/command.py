@@ -86,9 +86,6 @@ def _print(compared: Compared, most: int, console: Console) -> None:
     marks = {"structure": "* ", "run": "", "info": ""}
     facts = [(one["severity"], marks[one["severity"]] + one["name"], *_values(one)) for one in compared.config]
     _print_rows("configuration", (row[1:] for row in facts if row[0] != "info"), most, console)
-    surroundings = [row[1:] for row in facts if row[0] == "info"]
-    surroundings += [_row(pair) for pair in compared.plain if pair.is_information]
-    _print_rows("surroundings, which alter no run", surroundings, most, console)
     _print_rows("structure", map(_row, compared.structure), most, console)
     state = [_row(pair) for pair in compared.plain if not pair.is_information]
     _print_rows("training state", state, most, console)
@@ -96,6 +93,10 @@ def _print(compared: Compared, most: int, console: Console) -> None:
         _print_changes(part, found, most, console)
     if compared.files:
         console.print(Text("files that are not the same: ", "bold").append(_named(compared), "default not bold"))
+        console.print()
+    surroundings = [row[1:] for row in facts if row[0] == "info"]
+    surroundings += [_row(pair) for pair in compared.plain if pair.is_information]
+    _print_rows("surroundings, which alter no run", surroundings, most, console)
 
 
 _PARTS = {"model": "weights", "training": "optimizer and other state"}

@@ -11,6 +11,7 @@ from resume_core.cli.export.formats import WEIGHTS, check, load_writer
 from resume_core.cli.export.output import check_place, placed
 from resume_core.cli.export.weights import copy_weights, notes_on_weights
 from resume_core.cli.source import Source, find
+from resume_core.cli.words import counted
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.storage import Store
 from resume_core.storage.paths import MANIFEST_FILE, WEIGHTS_FILE, join_key
@@ -101,5 +102,5 @@ def _is_there(store: Store, path: str) -> bool:
 
 def _place(source: Source) -> str:
     progress = source.progress
-    inside = "its end" if progress.ends_epoch else f"{progress.epoch_batch} batches into it"
+    inside = "its end" if progress.ends_epoch else f"{counted(progress.epoch_batch, 'batch')} into it"
     return f"step {progress.step}, batch {progress.batch}, epoch {progress.epoch}, {inside}"

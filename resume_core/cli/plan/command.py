@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from resume_core.cli.exits import NO_ANSWER, answering
+from resume_core.cli.exits import NO_ANSWER, answering, check_folder
 from resume_core.cli.options import StorageOptions, parse_storage_options
 from resume_core.cli.plan.sizes import OptimizerName, PrecisionName
 from resume_core.cli.plan.units import (
@@ -197,6 +197,9 @@ def _check_page(html: Path | None) -> None:
     if missing:
         typer.echo(f'the page needs {", ".join(missing)}: pip install "exact-resume[plan]"', err=True)
         raise typer.Exit(NO_ANSWER)
+    if html is not None:
+        with answering("the page was not written"):
+            check_folder(html)
 
 
 def _make(given: Given, url: str | None, options: dict[str, Any]) -> Plan:

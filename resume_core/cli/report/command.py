@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from resume_core.cli.exits import NO_ANSWER, answering
+from resume_core.cli.exits import NO_ANSWER, answering, check_folder
 from resume_core.cli.options import AsJson, StorageOptions, parse_storage_options
 from resume_core.cli.progress import busy
 
@@ -71,9 +71,11 @@ def _check_place(out: Path, *, force: bool) -> None:
 
     Raises:
         FileExistsError: it is something else, and ``force`` is not given.
+        NotADirectoryError: there is no folder for it.
     """
     from resume_core.cli.report.page import GENERATOR
 
+    check_folder(out)
     if out.exists() and not force:
         with out.open("rb") as file:
             if f'name="generator" content="{GENERATOR}"'.encode() not in file.read(_HEAD_BYTES):

@@ -15,7 +15,7 @@ from resume_core.cli.report.charts import charts
 from resume_core.cli.report.charts.parts import ended, shown_time
 from resume_core.cli.report.curve import LOSS
 from resume_core.cli.report.facts import AttemptTold, Report
-from resume_core.cli.words import seconds
+from resume_core.cli.words import counted, seconds
 
 __all__ = ["GENERATOR", "as_page"]
 
@@ -30,7 +30,7 @@ def as_page(report: Report) -> str:
     """The page; whatever a run or a user has named is escaped, also where a script reads it."""
     page = environment()
     page.filters |= {"seconds": _seconds, "size": _size, "value": _value, "time": shown_time, "ended": ended}
-    page.filters["origin"] = _origin
+    page.filters |= {"origin": _origin, "counted": counted}
     return page.from_string(text_of(__package__, "page.html")).render(
         report=report,
         generator=GENERATOR,
@@ -52,8 +52,7 @@ def headline(report: Report) -> str:
     """The run in a sentence."""
     newest = report.attempts[-1]
     step = max((one.reached_step for one in report.attempts if one.reached_step is not None), default=None)
-    parts = [f"{len(report.attempts)} {'attempt' if len(report.attempts) == 1 else 'attempts'}"]
-    parts.append(f"{report.interruptions} {'interruption' if report.interruptions == 1 else 'interruptions'}")
+    parts = [counted(len(report.attempts), "attempt"), counted(report.interruptions, "interruption")]
     parts.append("" if step is None else f"step {step:,}")
     parts.append(newest.cause or "not ended")
     parts.append(f"loss {newest.diverged.value} from step {newest.diverged.step:,} on" if newest.diverged else "")

@@ -91,11 +91,18 @@ def _print(rows: list[dict[str, Any]], console: Console) -> None:
     from rich.filesize import decimal
     from rich.text import Text
 
-    table = Table("checkpoint", "tier", "size", "state", box=None, pad_edge=False)
+    has_tiers = len({row["store"] for row in rows if row["store"]}) > 1
+    table = Table(box=None, pad_edge=False)
+    table.add_column("checkpoint", no_wrap=True)
+    if has_tiers:
+        table.add_column("tier", overflow="fold")  # it gives way: names and states are what people look for
+    table.add_column("size", no_wrap=True)
+    table.add_column("state")
     for row in rows:
         size = decimal(row["size_bytes"]) if row["size_bytes"] else ""
         what = row["state"] + (", weights only" if row.get("weights_only") else "")
-        table.add_row(Text(row["path"]), Text(row["store"]), size, Text(what, _STYLES[row["state"]]))
+        tier = [Text(row["store"])] if has_tiers else []
+        table.add_row(Text(row["path"]), *tier, size, Text(what, _STYLES[row["state"]]))
     console.print(table)
     for row in rows:
         if row["problem"]:
