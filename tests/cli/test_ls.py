@@ -105,12 +105,14 @@ def test_tiers_are_counted(tmp_path):
     assert "saved for  tiers" not in ls(directory)[1]
 
 
-@pytest.mark.parametrize("name", ["empty", "missing"])
-def test_no_run(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "words"), [("empty", "there is no attempt in it"), ("missing", "missing does not exist")]
+)
+def test_no_run(tmp_path, name, words):
     (tmp_path / "empty").mkdir()
     code, text = ls(str(tmp_path / name))
     assert code == 2
-    assert "there is no attempt in it" in text
+    assert words in text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty"]
 
 
