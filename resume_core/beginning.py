@@ -27,6 +27,7 @@ from resume_core.restore import Restored, Restorer
 from resume_core.saved_header import read_key, read_origin
 from resume_core.state import RunConfig, State
 from resume_core.storage import CheckpointRef, Lineage
+from resume_core.storage.missing_manifests import newest_missing
 
 __all__ = ["Beginning"]
 
@@ -206,6 +207,7 @@ class Beginning:
         if found is not None:
             self.restored, _ = found
             self._warn_of_newer(self.restored.ref)
+            self._warn_of_missing(self.restored.ref)
             self.key, self.accepted, self._origin = self.restored.key, self.restored.accepted, self.restored.origin
             self._checkpointer.reserve(self.restored.size_bytes)
         return found
@@ -223,6 +225,33 @@ class Beginning:
                 newest.path,
             )
 
+    def _warn_of_missing(self, ref: CheckpointRef) -> None:
+        """What was left half-written is passed over in silence; a checkpoint that was committed is not."""
+        if self._resume in ("auto", "must") and self._ranks.is_first:
+            for missing in newest_missing(self._lineage, self._seen):
+                self._log.warning(
+                    "%s The run goes on from %s instead; what is left there is deleted with all that is half-written.",
+                    missing,
+                    ref.path,
+                )
+
+    def _refuse_missing(self) -> None:
+        """A run that had made progress never starts anew silently, not even where nothing of it can be read."""
+        if self._resume == "never":
+            return
+
+        def look(_: list[Any]) -> str:
+            if next(line(self._seen, "auto"), None) is not None:  # those of other fits
+                return ""
+            return " ".join(map(str, newest_missing(self._lineage, self._seen)))
+
+        if damage := self._ranks.agree("what has lost its manifest", None, look):
+            raise CorruptCheckpointError(
+                f"no checkpoint of this run's line in {self._store.url} can be used: {damage} "
+                'Restore the files, or start anew on purpose with resume="never".',
+                path=self._store.url,
+            )
+
     def begin_anew(self, seed: int | None) -> None:
         """There is nothing to go on from: a new run, or a new fit of one.
 
@@ -231,7 +260,9 @@ class Beginning:
 
         Raises:
             CheckpointNotFoundError: a checkpoint was required.
+            CorruptCheckpointError: there were checkpoints, and all of them have lost their manifests.
         """
+        self._refuse_missing()
         self.fits.refuse_lost_end(self._store.url)
         if self._resume == "must" and self.fits.origin is None:
             raise CheckpointNotFoundError(

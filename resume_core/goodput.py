@@ -21,6 +21,7 @@ from datetime import datetime
 from resume_core.errors import CorruptCheckpointError, ResumeError
 from resume_core.heard import read_heard
 from resume_core.storage import CheckpointRef, Lineage, PastAttempt, relatives
+from resume_core.storage.histories import is_durable
 
 __all__ = ["Account", "Share", "account", "is_interruption", "read_histories"]
 
@@ -164,10 +165,7 @@ def _share(lineage: Lineage, past: PastAttempt, branch: CheckpointRef | None, *,
 
 def _newest_durable(past: PastAttempt) -> tuple[float, int]:
     """Seconds of training, and batches of the run, that the newest save of an attempt holds."""
-    # that it has ended is told at the boundary after it, which a script that ends at once does not reach
-    ends = ((save, save.get("end")) for save in past.saves)
-    is_durable = [save for save, end in ends if end == "durable" or ("durable_s" in save and end != "failed")]
-    saves = [save for save in is_durable if "trained_s" in save]
+    saves = [save for save in past.saves if is_durable(save) and "trained_s" in save]
     return (float(saves[-1]["trained_s"]), int(saves[-1]["batch"])) if saves else (0.0, 0)
 
 

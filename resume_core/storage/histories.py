@@ -12,7 +12,7 @@ from resume_core.storage.paths import HISTORY_FILE, join_key
 from resume_core.storage.reports import put_report, read_report
 from resume_core.storage.sealed import JsonMapping
 
-__all__ = ["PastAttempt", "put_history", "read_history"]
+__all__ = ["PastAttempt", "is_durable", "put_history", "read_history"]
 
 
 @dataclass(frozen=True)
@@ -109,3 +109,12 @@ def _save(found: Any) -> dict[str, Any]:
     if "trained_s" in save:
         save |= {"trained_s": _seconds(save["trained_s"]), "batch": int(save["batch"])}
     return save
+
+
+def is_durable(save: Mapping[str, Any]) -> bool:
+    """Whether one of the saves in a history came into the directory.
+
+    That it has ended is told at the boundary after it, which a script that ends at once does not reach.
+    """
+    end = save.get("end")
+    return end == "durable" or ("durable_s" in save and end != "failed")

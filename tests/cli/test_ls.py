@@ -124,3 +124,9 @@ def test_names_are_no_markup(tmp_path):
 @pytest.mark.parametrize(("time", "age"), [(None, ""), ("yesterday", ""), ("2000-01-01T00:00:00", "")])
 def test_an_age_that_cannot_be_told(time, age):
     assert age_of(time) == age
+
+
+def test_a_checkpoint_that_has_lost_its_manifest_is_shown(run):
+    next(Path(run).glob("*/step-000000005/manifest.json")).unlink()
+    code, text = ls(run)
+    assert (code, "its manifest.json is missing" in text) == (0, True)

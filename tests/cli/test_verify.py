@@ -186,3 +186,34 @@ def test_nothing_is_written(run):
     before = {path: path.stat().st_mtime_ns for path in files(run, "**/*")}
     verify(run)
     assert before == {path: path.stat().st_mtime_ns for path in files(run, "**/*")}
+
+
+def lost(run, step):
+    """The folder of a checkpoint whose manifest somebody has removed."""
+    path = files(run, f"*/step-{step:09d}/manifest.json")[0]
+    path.unlink()
+    return path.parent
+
+
+def test_a_committed_checkpoint_without_its_manifest_is_damaged(run):
+    lost(run, 3)
+    code, text = verify(run)
+    assert (code, "1 of 4 damaged" in text) == (1, True)
+    text = text.replace("\n", "")
+    assert "step-000000003 is damaged: its manifest.json is missing" in text
+    assert "says that it was committed" in text
+    assert verify(run, "3")[0] == verify(run, "--newest")[0] == verify(run, "latest")[0] == 1
+    assert verify(run, "2")[0] == 0
+
+
+def test_an_older_one_without_its_manifest_may_have_been_deleted_in_part(run):
+    lost(run, 1)
+    code, text = verify(run)
+    assert (code, "3 of 3 whole; 1 deleted in part, or damaged" in text) == (0, True)
+
+
+def test_all_manifests_are_missing(run):
+    for step in range(4):
+        lost(run, step)
+    code, text = verify(run)
+    assert (code, "4 of 4 damaged" in text) == (1, True)

@@ -140,7 +140,9 @@ DAMAGE = {
 def test_a_file_that_is_not_what_was_written_sends_the_run_to_the_older_checkpoint(run, name, damage):
     DAMAGE[damage](run.file(name))
     if name == "manifest.json" and not run.file(name).is_file():
-        assert run.look() == (OLDER, "")  # what has no manifest was never committed
+        found, said = run.look()
+        assert found == OLDER
+        assert all(word in said for word in (f"{NEWEST} is damaged: its manifest.json is missing", OLDER)), said
     else:
         run.check_refused_by_name(name)
         run.check_older_is_used(name)
@@ -184,3 +186,25 @@ def test_when_every_checkpoint_is_damaged_the_run_stops_and_nothing_is_written_o
     with pytest.raises(CorruptCheckpointError, match=r"model\.safetensors .* chunk 1 "):
         run.start.take()
     assert sorted(path for path in run.start.directory.rglob("*")) == before
+
+
+def test_a_missing_manifest_is_warned_of_once_and_the_run_goes_on(run):
+    run.file("manifest.json").unlink()
+    assert run.start.take()["end"] == run.expected
+    assert run.caplog.text.count("its manifest.json is missing") == 1
+    assert run.look()[1] == ""
+
+
+def test_an_older_one_without_its_manifest_was_deleted_in_part(run):
+    run.file("manifest.json", OLDER).unlink()
+    assert run.look() == (NEWEST, "")
+
+
+def test_without_any_manifest_the_run_does_not_begin_anew(run):
+    for path in run.attempt.glob("step-*/manifest.json"):
+        path.unlink()
+    before = sorted(path for path in run.start.directory.rglob("*"))
+    with pytest.raises(CorruptCheckpointError, match=r"its manifest\.json is missing"):
+        run.start.take()
+    assert sorted(path for path in run.start.directory.rglob("*")) == before
+    assert run.start.but(arguments={"resume": "never"}).take()["end"] == run.expected

@@ -88,7 +88,7 @@ def test_a_checkpoint_of_weights_alone_is_never_gone_on_from_and_naming_it_says_
     lineage = Lineage(open_store(directory))
     store = open_store(directory)
     for ref in list(lineage.candidates()):
-        store.delete(f"{ref.path}/manifest.json")
+        store.delete_tree(ref.path)
     assert list(lineage.candidates()) == []
     with pytest.raises(CheckpointNotFoundError, match="holds no checkpoint"):
         start(directory, resume="must")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from resume_core.cli.divergence import find_divergence
@@ -15,6 +16,7 @@ from resume_core.heard import read_heard
 from resume_core.storage import Attempt, Brief, CheckpointRef, Lineage, PastAttempt, Store
 from resume_core.storage.keeping import Entry, reasons, recorded_keep
 from resume_core.storage.manifests import read_weights_brief
+from resume_core.storage.missing_manifests import newest_missing
 from resume_core.storage.newer import by_step
 from resume_core.storage.retention import line_entries
 
@@ -196,7 +198,13 @@ class _Look:
             return None
         except CorruptCheckpointError as error:
             return CheckpointListed(ref.path, "damaged", tiers=[store.url for store in tiers], problem=str(error))
-        return None
+        problem = self._missing.get(ref.path)
+        return None if problem is None else CheckpointListed(ref.path, "damaged", problem=problem)
+
+    @cached_property
+    def _missing(self) -> dict[str, str]:
+        """What is wrong with those that have lost their manifest; asked for when there is a folder without one."""
+        return {one.ref.path: str(one) for one in newest_missing(self._lineage, self._lineage)}
 
     def _listed(self, brief: Brief, tiers: list[Store], state: str) -> CheckpointListed:
         header, ref = brief.header, brief.ref

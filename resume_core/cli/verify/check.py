@@ -11,6 +11,7 @@ from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.naming import absence, is_best, is_latest, nothing_left, resolve, select
 from resume_core.storage import CheckpointRef, FileReader, Lineage, Manifest, Store
 from resume_core.storage.manifests import read_manifest, read_weights_manifest
+from resume_core.storage.missing_manifests import MissingManifest, missing_manifests, newest_missing
 
 __all__ = ["Copy", "copies"]
 
@@ -55,7 +56,7 @@ class Copy:
 
 def copies(
     url: str, name: str | None = None, *, scratch: str | None = None, options: Mapping[str, Any] | None = None
-) -> tuple[list[Copy], list[CorruptCheckpointError]]:
+) -> tuple[list[Copy], list[CorruptCheckpointError], list[MissingManifest]]:
     """The copies of what is meant: a run, an attempt of it, or one checkpoint, newest first.
 
     Args:
@@ -65,7 +66,7 @@ def copies(
         options: for fsspec.
 
     Returns:
-        The copies, and what is wrong with the attempts themselves.
+        The copies, what is wrong with the attempts themselves, and what was committed and has no manifest any more.
 
     Raises:
         CheckpointNotFoundError: there is no such run, attempt or checkpoint.
@@ -79,11 +80,23 @@ def copies(
     plain = dict(zip(seen.tiers.stores, lineage.tiers.stores, strict=True))
     refs = _meant(seen, name) if name else _all(seen)
     found = [replace(copy, store=plain[copy.store]) for ref in refs for copy in _copies(seen, ref)]
-    if not found and name:
+    missing = _missing(lineage, seen, name)
+    if not found and name and not missing:
         raise absence(lineage, name)
-    if not found and not damaged:
+    if not found and not damaged and not missing:
         raise CheckpointNotFoundError(nothing_left(lineage), path=lineage.store.url)
-    return found, damaged
+    return found, damaged, missing
+
+
+def _missing(lineage: Lineage, seen: Lineage, name: str) -> list[MissingManifest]:
+    """Of what is meant, the checkpoints that have lost their manifests; beside the newest one those that are newer."""
+    if is_latest(name):
+        return newest_missing(lineage, seen)
+    if not name:
+        return missing_manifests(lineage, seen)
+    tiers = seen.tiers
+    bare = {ref.path for ref in select(seen, name) if not (tiers.committed(ref) or tiers.with_weights(ref))}
+    return [one for one in missing_manifests(lineage, seen) if one.ref.path in bare] if bare else []
 
 
 def _meant(lineage: Lineage, name: str) -> Iterable[CheckpointRef]:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["verify"]
 
 _WHOLE, _DAMAGED, _GONE, _UNREAD = "whole", "damaged", "deleted meanwhile", "not readable"
-_STYLES = {_WHOLE: "green", _DAMAGED: "bold red", _GONE: "dim", _UNREAD: "yellow"}
+_PARTLY = "deleted in part, or damaged"
+_STYLES = {_WHOLE: "green", _DAMAGED: "bold red", _GONE: "dim", _UNREAD: "yellow", _PARTLY: "yellow"}
 
 
 def verify(
@@ -44,10 +45,12 @@ def verify(
     with answering("nothing was checked"):
         from resume_core.cli.verify.check import copies
 
-        found, damaged = copies(url, name, scratch=scratch, options=options)
+        found, damaged, missing = copies(url, name, scratch=scratch, options=options)
         if newest:
             found = [copy for copy in found if copy.ref == found[0].ref]
+            missing = [one for one in missing if one.is_newest]
         rows = [_row(error.path, "", 0, _DAMAGED, str(error)) for error in damaged]
+        rows += [_row(one.ref.path, one.url, 0, _DAMAGED if one.is_newest else _PARTLY, str(one)) for one in missing]
         rows += _checked(found, console)
     if as_json:
         typer.echo(json.dumps({"url": url, "copies": rows}, indent=1))
@@ -108,5 +111,7 @@ def _print(rows: list[dict[str, Any]], console: Console) -> None:
         if row["problem"]:
             console.print(Text(f"- {row['problem']}"))
     counts = Counter(row["state"] for row in rows)
-    said = [f"{counts[state]} of {len(rows)} {state}" for state in (_DAMAGED, _UNREAD, _GONE) if counts[state]]
-    console.print(", ".join(said) or f"{len(rows)} of {len(rows)} whole")
+    num = len(rows) - counts[_PARTLY]
+    said = [f"{counts[state]} of {num} {state}" for state in (_DAMAGED, _UNREAD, _GONE) if counts[state]]
+    partly = f"; {counts[_PARTLY]} {_PARTLY}" if counts[_PARTLY] else ""
+    console.print((", ".join(said) or f"{num} of {num} whole") + partly)
