@@ -51,7 +51,7 @@ from resume_core.storage.paths import (
 )
 from resume_core.storage.small import is_there, list_folder
 
-__all__ = ["Outlook", "Pruned", "Removal", "clean", "line_entries", "outlook", "prune", "remove"]
+__all__ = ["Outlook", "Pruned", "Removal", "clean", "line_entries", "off_line", "outlook", "prune", "remove"]
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,13 @@ class Outlook:
         line: the checkpoints that `Keep` was asked about, newest first.
         removals: what goes, in the order in which it goes.
         odd: one sentence for each thing that stays because it cannot be understood.
+        is_whole: whether the line could be read to its end.
     """
 
     line: tuple[Entry, ...]
     removals: tuple[Removal, ...]
     odd: tuple[str, ...]
+    is_whole: bool = True
 
 
 _Pin = Callable[[Brief], Hashable]
@@ -152,7 +154,31 @@ def outlook(view: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None = None
     odd = list[str]()
     line, is_whole = line_entries(view, attempt, pin)
     removals = tuple(_removals(view, keep, attempt, line, odd, is_whole=is_whole))
-    return Outlook(tuple(line), removals, tuple(odd))
+    return Outlook(tuple(line), removals, tuple(odd), is_whole)
+
+
+def off_line(view: Lineage, seen: Outlook, keep: Keep, attempt: Attempt) -> list[tuple[str, str]]:
+    """The checkpoints that are on no line and stay all the same, newest attempt first, each with the reason.
+
+    Args:
+        view: a glance at the run, on one tier.
+        seen: what `outlook` has found there.
+        keep: that it was asked with.
+        attempt: likewise.
+
+    Raises:
+        OSError: the tier cannot be read.
+    """
+    known = {entry.ref.path for entry in seen.line} | {removal.folder for removal in seen.removals}
+    related, found = relatives(view, attempt.name), list[tuple[str, str]]()
+    for older in reversed(_older(view, attempt)):
+        why = f"it goes once {attempt.name} has {keep.last} of its own"
+        if older not in related:
+            why = f"of another run: {attempt.name} did not go on from it, nor from what came before it"
+        elif not seen.is_whole:
+            why = "the line cannot be read to its end, and it may be on it"
+        found += [(folder, why) for folder in sorted(_committed(view, older), reverse=True) if folder not in known]
+    return found
 
 
 def clean(lineage: Lineage, attempt: Attempt) -> Pruned:

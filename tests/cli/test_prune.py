@@ -181,3 +181,40 @@ def test_a_run_that_was_heard_of_just_now_is_named(run):
 def test_a_directory_without_a_run(tmp_path):
     code, text = prune(tmp_path, "--yes")
     assert (code, "nothing was pruned" in text) == (2, True)
+
+
+def test_what_another_run_has_in_the_directory_stays_and_is_listed_with_the_reason(tmp_path):
+    run = trained(str(tmp_path / "run"), 2, Keep(last=1))
+    trained(run, 1, Keep(last=1), resume="never")
+    code, text = prune(run, "--dry-run")
+    assert (code, "nothing to delete" in text) == (0, True)
+    (row,) = [line for line in text.splitlines() if "step-000000002" in line]
+    assert row.startswith("attempt-0001")
+    assert "of another run" in row
+    assert steps(run) == [2, 1]
+    found = looked(run, "--dry-run")
+    assert [one["path"].rpartition("/")[2] for one in found["off_line"]] == ["step-000000002"]
+    assert [one["path"].rpartition("/")[2] for one in found["stays"]] == ["step-000000001"]
+
+
+def test_what_a_run_went_back_behind_is_listed_until_it_goes(tmp_path):
+    run = trained(str(tmp_path / "run"), 4, Keep(last=9))
+    trained(run, 3, Keep(last=9), resume="step 2")
+    code, text = prune(run, "--dry-run", "--last", 2)
+    assert code == 0
+    for step in (3, 4):
+        (row,) = [line for line in text.splitlines() if f"step-00000000{step} " in line and "attempt-0001" in line]
+        assert "it goes once attempt-0002" in row
+        assert "has 2 of its own" in row
+    assert looked(run, "--dry-run", "--last", 1)["off_line"] == []
+    assert prune(run, "--yes", "--last", 1)[0] == 0
+    assert steps(run) == [3]
+
+
+def test_a_line_that_cannot_be_followed_is_the_reason_why_others_stay(tmp_path):
+    run = trained(str(tmp_path / "run"), 2, Keep(last=9))
+    trained(run, 4, Keep(last=9))
+    trained(run, 5, Keep(last=9), resume="step 3")
+    next(Path(run).glob("attempt-0001-*/attempt.json")).write_bytes(b"{}")
+    found = looked(run, "--dry-run", "--last", 1)
+    assert {one["why"] for one in found["off_line"]} == {"the line cannot be read to its end, and it may be on it"}

@@ -86,7 +86,9 @@ def _print(look: Prune, most: int, console: Console) -> None:
                 "yellow",
             )
         )
-    _print_stays(look, most, console)
+    _print_stays("stays", "kept by", [(path, ", ".join(rules)) for path, rules in look.stays], most, console)
+    if look.off_line:
+        _print_stays("on no line", "stays because", look.off_line, most, console)
     for sentence in look.odd:
         console.print(Text(f"stays: {sentence}", "yellow"))
     if not look.doomed:
@@ -106,17 +108,17 @@ def _print(look: Prune, most: int, console: Console) -> None:
 
 def _num_untouched(look: Prune) -> int:
     touched = {one.path for one in look.doomed}
-    return sum(path not in touched for path, _ in look.stays)
+    return sum(path not in touched for path, _ in [*look.stays, *look.off_line])
 
 
-def _print_stays(look: Prune, most: int, console: Console) -> None:
-    table = _table("stays", "", "", "", "kept by")
-    for path, rules in look.stays[:most]:
-        table.add_row(Text(path), "", "", "", Text(", ".join(rules)))
+def _print_stays(first: str, last: str, rows: list[tuple[str, str]], most: int, console: Console) -> None:
+    table = _table(first, "", "", "", last)
+    for path, why in rows[:most]:
+        table.add_row(Text(path), "", "", "", Text(why))
     console.print()
     console.print(table)
-    if len(look.stays) > most:
-        console.print(Text(f"and {len(look.stays) - most} more", "dim"))
+    if len(rows) > most:
+        console.print(Text(f"and {len(rows) - most} more", "dim"))
 
 
 def _table(first: str, *others: str) -> Table:

@@ -22,7 +22,7 @@ from resume_core.policy import Keep
 from resume_core.storage import Attempt, CheckpointRef, Lineage, Pruned
 from resume_core.storage.keeping import Entry, judge, reasons, recorded_keep
 from resume_core.storage.paths import MODEL_FILE, WEIGHTS_FILE, is_checkpoint_file, join_key
-from resume_core.storage.retention import Removal, outlook, remove
+from resume_core.storage.retention import Removal, off_line, outlook, remove
 
 __all__ = ["Doomed", "Prune"]
 
@@ -61,7 +61,8 @@ class Prune:
     Attributes:
         keep: what is kept.
         doomed: what goes.
-        stays: path of each checkpoint that stays, with the rules that keep it.
+        stays: path of each checkpoint of the line that stays, with the rules that keep it.
+        off_line: path of each that stays and is on no line, with the reason.
         odd: what stays because it cannot be understood, a sentence each.
         alive_s: seconds since the newest attempt was heard of, where it may be running; None where it is not.
 
@@ -89,6 +90,7 @@ class Prune:
             if removal.is_whole or not removal.folder.startswith(f"{newest.name}/"):
                 self._add(removal)
         self.stays = list(_stays(seen.line, self.keep))
+        self.off_line = off_line(self._view, seen, self.keep, newest)
         self.alive_s = _alive_s(self._view, newest)
 
     @property
@@ -149,6 +151,7 @@ class Prune:
             "freed_bytes": sum(one.size_bytes for one in self.doomed),
             "doomed": [vars(one) for one in self.doomed],
             "stays": [{"path": path, "kept_by": rules} for path, rules in self.stays],
+            "off_line": [{"path": path, "why": why} for path, why in self.off_line],
             "odd": self.odd,
             "alive_s": self.alive_s,
         }
