@@ -115,3 +115,26 @@ def test_a_run_that_goes_on_between_two_listings_is_no_damage(store):
     assert [one.is_newest for one in missing_manifests(run.lineage, glance)] == [False]
     glance = run.lineage.glance()
     assert newest_missing(run.lineage, glance) == []
+
+
+@pytest.mark.parametrize("num_done", range(1, 40, 3))
+def test_a_kill_anywhere_in_a_deletion_is_never_called_damage(store, num_done, monkeypatch):
+    _, refs = saved(store, 1, 2, 3, 4)
+    run = Run(store, restored_from=refs[2])
+    told(run, [run.save(5), run.save(6)])
+    plain, done = type(store).delete, []
+
+    def delete(self, key):
+        done.append(key)
+        if len(done) > num_done:
+            raise KeyboardInterrupt
+        plain(self, key)
+
+    monkeypatch.setattr(type(store), "delete", delete)
+    try:
+        run.prune(last=1)
+    except KeyboardInterrupt:
+        assert len(done) > num_done
+    monkeypatch.undo()
+    assert newest(run) == []
+    assert all(not is_newest for _, is_newest in missing(run))
