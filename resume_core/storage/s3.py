@@ -67,10 +67,7 @@ class S3Store(FsspecStore):
 
     def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
         refuse_credentials(url)
-        try:
-            super().__init__(url, _with_defaults(storage_options or {}))
-        except ImportError as error:
-            raise ImportError(f'{self.url} needs s3fs: pip install "exact-resume[s3]"') from error
+        super().__init__(url, _with_defaults(storage_options or {}))
         self._fs.retries = 1
         self._create_mode = {"mode": "create"}
         self._bucket, self._prefix, _ = self._fs.split_path(self._root)  # an access point's name holds a slash
