@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 
 __all__ = ["Writer", "digest"]
+
+_BATCH_S = 0.02  # at least: between a save and the next, whoever aims a kill must see some batches go by
 
 
 class Writer:
@@ -25,6 +28,7 @@ class Writer:
         self._path, self._seed = Path(job["folder"], job["name"]), job["seed"]
         # each line is whole even if the process is killed
         self._file = os.open(f"{self._path}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._next_s = 0.0
 
     def begin(self, *, begins_at: int, num_batches: int, num_samples: int) -> None:
         """What was restored is in place; nothing is trained yet."""
@@ -36,6 +40,8 @@ class Writer:
         """A batch is used up: its optimizer step is done. ``rate`` and ``loss`` are those of before the step."""
         place = {"step": step, "epoch": epoch, "batch": batch}
         self._line(**place, ids=ids.tolist(), inputs=digest(inputs), rate=rate, loss=loss)
+        time.sleep(max(self._next_s - time.monotonic(), 0.0))
+        self._next_s = time.monotonic() + _BATCH_S
 
     def end(self, *, parameters: Any, optimizer: Any, accuracy: float) -> None:
         """The training is over."""
