@@ -25,3 +25,13 @@ def leaves(run, num_steps=1, **progress):
         run.train(num_steps, **progress)
     run.session.end(left.value)
     return left.value.code
+
+
+def left_behind(run, num_steps):
+    """The batch at which a run that trains on has left, None where it did not; no save is waited for meanwhile."""
+    try:
+        run.train(num_steps, settle=False)
+    except Preempted as left:
+        run.session.end(left)
+        return run.num
+    return None

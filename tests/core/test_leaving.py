@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from departures import NEVER, PAUSE, leaves, send
+from departures import NEVER, PAUSE, leaves, left_behind, send
 from rank_threads import Start, together
 from scratches import EVERY, names, promotions_held
 
@@ -143,12 +143,7 @@ def test_all_ranks_leave_at_one_boundary_whichever_was_asked(toy, tmp_path, aske
         if ranks.rank in asked:
             time.sleep(0.05 * ranks.rank)
             run.session._leaving._signals.received = "SIGTERM"  # handlers are of the main thread, ranks are processes
-        try:
-            run.train(10_000, settle=False)
-        except Preempted as left:
-            run.session.end(left)
-            return run.num
-        return None
+        return left_behind(run, 10_000)
 
     found, _ = together(2, work)
     assert found[0] is not None

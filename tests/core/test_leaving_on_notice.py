@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from departures import NEVER, PAUSE, leaves, send
+from departures import NEVER, PAUSE, leaves, left_behind, send
 from noticing import looked, notice, wait_for
 from rank_threads import Start, together
 from scratches import names, promotions_held, told
@@ -146,12 +146,7 @@ def test_one_rank_of_a_machine_looks_and_all_leave_at_one_boundary(toy, tmp_path
         assert run.session._leaving._notices.is_watching == (ranks.rank == 1)
         run.train(3)
         path.touch()
-        try:
-            run.train(100_000, settle=False)
-        except Preempted as left:
-            run.session.end(left)
-            return run.num
-        return None
+        return left_behind(run, 100_000)
 
     found, _ = together(2, work)
     assert found[0] is not None
