@@ -143,10 +143,16 @@ class Session:
     def _new_evidence(self, check: Check, watch: Watch) -> Evidence:
         if self._drill is not None:
             check = replace(check, steps=check.steps or Check.steps, on_mismatch="warn")
-        found = Evidence(check, watch, self._ranks, self._log, self._framework.vitals, self._history.loss)
-        found.is_told_elsewhere = self._drill is not None
-        found.advice = going_back(self._store.url)
-        return found
+        return Evidence(
+            check,
+            watch,
+            self._ranks,
+            self._log,
+            self._framework.vitals,
+            self._history.loss,
+            advice=going_back(self._store.url),
+            is_told_elsewhere=self._drill is not None,
+        )
 
     def _new_boundaries(self) -> Boundaries:
         return Boundaries(

@@ -46,6 +46,8 @@ class Evidence:
         log: where messages go.
         vitals: shows the run at a boundary.
         tell: told the loss of each step.
+        advice: what to do about what is watched, said behind the first of it.
+        is_told_elsewhere: whether something else than the log says how the check has ended: the command that rehearses.
     """
 
     def __init__(
@@ -56,6 +58,9 @@ class Evidence:
         log: logging.Logger,
         vitals: Callable[[], Vitals],
         tell: Callable[[int, float], None] = lambda step, loss: None,
+        *,
+        advice: str = "",
+        is_told_elsewhere: bool = False,
     ) -> None:
         self._check, self._watch, self._ranks = check, watch, ranks
         self._log, self._vitals, self._tell = log, vitals, tell
@@ -75,10 +80,7 @@ class Evidence:
         self._report: Callable[[Mapping[str, Any]], None] = lambda result: None
         self.result: Mapping[str, Any] = {}
         """What the check has found, once it is over; see `merge_results`."""
-        self.is_told_elsewhere = False
-        """Whether something else than the log says how the check has ended: the command that rehearses."""
-        self.advice = ""
-        """What to do about what is watched: said behind the first of it."""
+        self._advice, self._is_told_elsewhere = advice, is_told_elsewhere
         self.alarm: str | None = None
         """Why training should stop at the next boundary, as ``Watch(on="stop")`` has it; None to train on."""
 
@@ -309,7 +311,7 @@ class Evidence:
         if self._watch.on == "stop":
             self.alarm = self.alarm or problem
             return
-        advice, self.advice = self.advice, ""
+        advice, self._advice = self._advice, ""
         self._log.warning("%s", f"{problem}. {advice}" if advice else problem)
 
     # ---- the end of a check
@@ -330,7 +332,7 @@ class Evidence:
             self._report(result)
         except Exception as error:  # of whatever kind: it is a report
             self._log.debug("the result of the check was not written: %s", error)
-        if self.is_told_elsewhere:
+        if self._is_told_elsewhere:
             return
         if result["verdict"] != "differs":
             self._log.info("%s", _sentence(result))
