@@ -284,6 +284,11 @@ class Saves:
         if any(save is not None and save.pending for save in (self._far.load, self._waiting)):
             self._far.writer.wait()
 
+    def close(self) -> None:
+        """No save is taken any more."""
+        for store in self._lineage.tiers.stores:
+            store.release()
+
     def outcomes(self) -> Outcomes:
         """How the saves in flight stand on this rank."""
         return {"near": self._near.outcome(), "far": self._far.outcome()}

@@ -489,5 +489,6 @@ class Session:
             raise
         finally:
             self._leaving.stop()
+            self._saves.close()
             self._evidence.close()
             self._history.close(error)

@@ -90,6 +90,9 @@ class Peer:
     def finish(self) -> None:
         """Wait until the last save is written."""
 
+    def prune(self) -> None:
+        """Delete what came before the last save, where that is something that it does itself."""
+
     def load(self) -> None:
         """Bring `live` to what was saved last."""
         raise NotImplementedError

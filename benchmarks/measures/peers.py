@@ -21,7 +21,8 @@ from measures.states import Live
 from resume_core.capture.modules import plainly_loaded
 from resume_core.checkpointer import Checkpointer, Pending
 from resume_core.state import State
-from resume_core.storage import CheckpointSlots, Lineage, Slot, open_store, read_manifest
+from resume_core.policy import Keep
+from resume_core.storage import CheckpointSlots, Lineage, Slot, open_store, prune, read_manifest
 from resume_core.writer import Writer
 
 ARENA_THREAD = "exact-resume-arena"
@@ -63,6 +64,13 @@ class ExactResume(Peer):
         _, error = self._writer.take_outcome()
         if error is not None:
             raise error
+
+    def prune(self) -> None:
+        pruned = prune(self._lineage, Keep(last=1), self._attempt)
+        assert not pruned.failures, pruned.failures
+
+    def close(self) -> None:
+        self._store.release()
 
     def load(self) -> None:
         self.live.optimizer.state.clear()  # as it is when a job starts: the moments come with the first step

@@ -30,45 +30,58 @@ _F_NOCACHE = getattr(fcntl, "F_NOCACHE", None)
 
 
 class DirectFile:
-    """A file that does not exist yet, written by position.
+    """A file that is written by position, all of it.
 
     Args:
-        path: must not exist, as a link neither.
-        size_bytes: how large it will be; disk space for it is taken now where the file system can.
+        fd: its descriptor, which is closed by `close`.
+        is_direct: whether that was opened with O_DIRECT.
 
-    Raises:
-        FileExistsError: ``path`` exists.
-        OSError: no space for it, or whatever else the system says. Nothing is left.
+    Attributes:
+        fd: the descriptor.
+        is_direct: whether writes go past the page cache, as far as is known by now.
     """
 
-    def __init__(self, path: str, size_bytes: int) -> None:
-        self._is_direct = False
-        self.fd = self._open(path, size_bytes)
+    def __init__(self, fd: int, *, is_direct: bool) -> None:
+        self.fd = fd
+        self.is_direct = is_direct
+
+    @classmethod
+    def create(cls, path: str, size_bytes: int) -> DirectFile:
+        """A file that does not exist yet.
+
+        Args:
+            path: must not exist, as a link neither.
+            size_bytes: how large it will be; disk space for it is taken now where the file system can.
+
+        Raises:
+            FileExistsError: ``path`` exists.
+            OSError: no space for it, or whatever else the system says. Nothing is left.
+        """
+        file = cls._open(path, size_bytes)
         try:
-            _allocate(self.fd, size_bytes)
+            _allocate(file.fd, size_bytes)
         except BaseException:
-            self.close()
+            file.close()
             os.unlink(path)
             raise
+        return file
 
-    def _open(self, path: str, size_bytes: int) -> int:
+    @classmethod
+    def _open(cls, path: str, size_bytes: int) -> DirectFile:
         # 0o666: the umask decides, as for any file that a user's program writes. O_EXCL refuses links as well.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         if _O_DIRECT and size_bytes >= _MIN_BYTES:
             try:
-                fd = os.open(path, flags | _O_DIRECT, 0o666)
+                return cls(os.open(path, flags | _O_DIRECT, 0o666), is_direct=True)
             except OSError as error:
                 if error.errno not in _REFUSED:
                     raise
                 if os.path.lexists(path):  # some make the file before they refuse
                     os.unlink(path)
-            else:
-                self._is_direct = True
-                return fd
         fd = os.open(path, flags, 0o666)
         if _F_NOCACHE is not None and size_bytes >= _MIN_BYTES:
             fcntl.fcntl(fd, _F_NOCACHE, 1)
-        return fd
+        return cls(fd, is_direct=False)
 
     def write_at(self, offset_bytes: int, data: memoryview) -> None:
         """Write all of ``data``. Pages of an aligned buffer go past the cache, an odd end and anything else does not.
@@ -85,7 +98,7 @@ class DirectFile:
             self._set_direct(True)
 
     def _num_direct(self, offset_bytes: int, data: memoryview) -> int:
-        if not self._is_direct or offset_bytes % _ALIGNMENT or data.nbytes < _ALIGNMENT or data.readonly:
+        if not self.is_direct or offset_bytes % _ALIGNMENT or data.nbytes < _ALIGNMENT or data.readonly:
             return 0
         address = ctypes.addressof(ctypes.c_char.from_buffer(data))
         return 0 if address % _ALIGNMENT else data.nbytes - data.nbytes % _ALIGNMENT
@@ -95,16 +108,16 @@ class DirectFile:
             try:
                 num_written = os.pwrite(self.fd, data[:_PIECE_BYTES], offset_bytes)
             except OSError as error:
-                if not self._is_direct or error.errno not in _REFUSED:
+                if not self.is_direct or error.errno not in _REFUSED:
                     raise
                 self._set_direct(False)  # a file system that takes the flag and not the write
-                self._is_direct = False
+                self.is_direct = False
                 continue
             offset_bytes += num_written
             data = data[num_written:]
 
     def _set_direct(self, wanted: bool) -> None:
-        if self._is_direct:
+        if self.is_direct:
             flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
             fcntl.fcntl(self.fd, fcntl.F_SETFL, flags | _O_DIRECT if wanted else flags & ~_O_DIRECT)
 

@@ -259,6 +259,14 @@ class Store(ABC):
     def delete(self, key: str) -> None:
         """Delete a file; one that is missing is fine."""
 
+    def recycle(self, key: str) -> None:
+        """Delete a file of a checkpoint that is committed no more; its space may be kept for the next of its name."""
+        self.delete(key)
+
+    def release(self) -> None:
+        """Nothing more is going to be written for now: give up the space that `recycle` has kept."""
+        return
+
     @abstractmethod
     def delete_tree(self, prefix: str) -> None:
         """Delete everything under ``prefix``, whoever wrote it; missing is fine. The root itself stays."""

@@ -20,8 +20,10 @@ from typing import TypeVar
 from resume_core.storage.digest import BytesLike, byte_view
 from resume_core.storage.direct import DirectFile
 from resume_core.storage.explained import explained, explained_read
+from resume_core.storage.folders import make_folder, naming, sync_folder
 from resume_core.storage.interface import Names, Sink, Store, refuse_large
 from resume_core.storage.paths import temporary_name, validate_key
+from resume_core.storage.recycled import Recycled, trace_of
 
 __all__ = ["LocalStore"]
 
@@ -29,8 +31,9 @@ _T = TypeVar("_T")
 
 # What link(2) answers on file systems without hard links (FAT, some FUSE and network mounts).
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
-# What fsync(2) answers for a folder where the file system has no such notion.
-_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
+
+# What says that there is no space left, for anybody or for this user.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 # What read(2) answers for a place on the disk that has gone bad, or whose checksum does not fit (btrfs, ext4, XFS).
 _LOST = frozenset({errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)})
@@ -50,6 +53,7 @@ class LocalStore(Store):
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.url = os.path.abspath(os.path.expanduser(os.fspath(root)))
+        self._recycled = Recycled()
 
     def create(self, key: str, data: bytes) -> bool:
         """See ``Store.create``. Exclusive on every file system, by link(2) or, without hard links, O_EXCL."""
@@ -78,7 +82,7 @@ class LocalStore(Store):
         path = self._path(key)
         self._make_parent(path)
         with explained(self.url, path, size_bytes):
-            return _LocalSink(self.url, path, size_bytes)
+            return _LocalSink(self.url, path, size_bytes, self._recycled)
 
     def is_lost(self, error: OSError) -> bool:
         """See ``Store.is_lost``."""
@@ -156,6 +160,19 @@ class LocalStore(Store):
             # Deletions are ordered (the manifest goes first), after a power cut too.
             sync_folder(os.path.dirname(path))
 
+    def recycle(self, key: str) -> None:
+        """See ``Store.recycle``."""
+        path = self._path(key)
+        is_deep = key.count("/") > 1  # what is kept lies two levels up, and never outside
+        if is_deep and self._link_above(path) is None and self._recycled.keep(path):
+            sync_folder(os.path.dirname(path))
+        else:
+            self.delete(key)
+
+    def release(self) -> None:
+        """See ``Store.release``."""
+        self._recycled.release()
+
     def delete_tree(self, prefix: str) -> None:
         """See ``Store.delete_tree``. Symbolic links are removed, not followed."""
         if prefix and self._link_above(os.path.join(self._path(prefix), "")) is not None:
@@ -183,6 +200,8 @@ class LocalStore(Store):
     def usage(self) -> tuple[int, int]:
         """Bytes that are free for this user, and all bytes, of the file system it lies in or will lie in.
 
+        What is kept to be written over is free.
+
         Raises:
             OSError: the system does not say.
         """
@@ -190,7 +209,7 @@ class LocalStore(Store):
         while not os.path.isdir(place) and os.path.dirname(place) != place:
             place = os.path.dirname(place)
         found = shutil.disk_usage(place)
-        return found.free, found.total
+        return found.free + self._recycled.size_bytes, found.total
 
     def _path(self, key: str) -> str:
         return os.path.join(self.url, validate_key(key).replace("/", os.sep))
@@ -262,11 +281,22 @@ def _fill(fd: int, views: list[memoryview], path: str) -> None:
 class _LocalSink(Sink):
     is_done_with_memory = True
 
-    def __init__(self, root: str, path: str, size_bytes: int) -> None:
+    def __init__(self, root: str, path: str, size_bytes: int, recycled: Recycled) -> None:
         super().__init__(path, size_bytes)
-        self._root = root
+        self._root, self._recycled = root, recycled
         self._temporary = _temporary_path(path)
-        self._file = DirectFile(self._temporary, size_bytes)
+        self._file = self._open()
+
+    def _open(self) -> DirectFile:
+        fd = self._recycled.take(os.path.basename(self._path), self._temporary, self._size_bytes)
+        if fd is not None:
+            return DirectFile(fd, is_direct=True)
+        try:
+            return DirectFile.create(self._temporary, self._size_bytes)
+        except OSError as error:
+            if error.errno not in _FULL or not self._recycled.release():
+                raise
+            return DirectFile.create(self._temporary, self._size_bytes)
 
     def _write(self, offset_bytes: int, data: memoryview) -> None:
         with explained(self._root, self._path, self._size_bytes - offset_bytes):
@@ -275,9 +305,11 @@ class _LocalSink(Sink):
     def _finish(self) -> None:
         with explained(self._root, self._path, self._size_bytes):
             self._file.sync()
+            trace = trace_of(self._file.fd) if self._file.is_direct else None
             self._file.close()
             os.replace(self._temporary, self._path)
             sync_folder(os.path.dirname(self._path))
+            self._recycled.wrote(self._path, trace)
 
     def _abort(self) -> None:
         with suppress(OSError):
@@ -294,55 +326,13 @@ def write_file(path: str, data: BytesLike) -> None:
         OSError: whatever else the system says.
     """
     view = byte_view(data)
-    file = DirectFile(path, view.nbytes)
+    file = DirectFile.create(path, view.nbytes)
     try:
-        with _naming(path):
+        with naming(path):
             file.write_at(0, view)
             file.sync()
     finally:
         file.close()
-
-
-def make_folder(path: str) -> None:
-    """Create a folder and those above it, each durable in its parent. One that exists is fine.
-
-    Raises:
-        NotADirectoryError: a file is in the way.
-        OSError: whatever else the system says.
-    """
-    try:
-        _make_last_folder(path)
-    except FileNotFoundError:
-        parent = os.path.dirname(path)
-        if parent == path:
-            raise
-        if not os.path.isdir(parent):
-            make_folder(parent)
-        # once: another process may have made the parent meanwhile, and /proc says so of what cannot be made at all
-        _make_last_folder(path)
-
-
-def _make_last_folder(path: str) -> None:
-    try:
-        os.mkdir(path)
-    except FileExistsError:
-        if not os.path.isdir(path):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
-    else:
-        sync_folder(os.path.dirname(path))
-
-
-def sync_folder(path: str) -> None:
-    """Make names that were created, renamed or removed in a folder durable, where the file system can."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with _naming(path):
-            os.fsync(fd)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:
-            raise
-    finally:
-        os.close(fd)
 
 
 def _temporary_path(path: str) -> str:
@@ -362,17 +352,6 @@ def _link(temporary: str, path: str) -> bool | None:
             return None
         raise
     return True
-
-
-@contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Add the path to errors of calls that only know a descriptor."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None:
-            error.filename = path
-        raise
 
 
 class _missing(explained_read):

@@ -43,6 +43,7 @@ from resume_core.storage.paths import (
     MODEL_FILE,
     WEIGHTS_FILE,
     is_checkpoint_file,
+    is_data_file,
     is_report,
     join_key,
     parse_attempt_folder,
@@ -238,8 +239,13 @@ def _delete_temporaries(seen: Store, store: Store, attempt: str) -> None:
             for file in _names(seen, folder):
                 if parse_temporary_name(file) is not None and is_checkpoint_file(file):
                     store.delete(join_key(folder, file))
-        elif (final := parse_temporary_name(name)) is not None and (final == ATTEMPT_FILE or is_report(final)):
+        elif (final := parse_temporary_name(name)) is not None and _is_beside(final):
             store.delete(folder)
+
+
+def _is_beside(name: str) -> bool:
+    """Whether it is written beside the checkpoints of an attempt, or kept there to be written over."""
+    return name == ATTEMPT_FILE or is_report(name) or is_data_file(name)
 
 
 def remove(store: Store, removals: Iterable[Removal], spare: Callable[[], Collection[str]] = tuple) -> Pruned:
@@ -379,7 +385,7 @@ def _delete_folder(store: Store, folder: str) -> str | None:
         store.delete(join_key(folder, MANIFEST_FILE))
         names = [name for name in store.list(folder) if is_checkpoint_file(name)]
         for name in sorted(names, key=lambda name: name != WEIGHTS_FILE):
-            store.delete(join_key(folder, name))
+            store.recycle(join_key(folder, name))
         store.delete_empty(folder)
     except OSError as error:
         return f"{store.locate(folder)} could not be deleted: {error}"
@@ -401,7 +407,7 @@ def _thin(store: Store, ref: CheckpointRef, thinned: list[str]) -> str | None:
             thinned.append(ref.path)
         for name in store.list(ref.path):
             if is_checkpoint_file(name) and name not in (WEIGHTS_FILE, MODEL_FILE):
-                store.delete(join_key(ref.path, name))
+                store.recycle(join_key(ref.path, name))
     except (OSError, ResumeError) as error:
         return f"{store.locate(ref.path)} could not be thinned: {error}"
     return None

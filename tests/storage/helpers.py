@@ -19,14 +19,21 @@ from resume_core.storage import (
     Manifest,
     Slot,
     Store,
+    direct,
+    folders,
+    local,
     prune,
     rank_file,
     read_file,
+    recycled,
     verify,
 )
 from resume_core.storage.manifests import read_weights_manifest
 
 from .faults import Faults
+
+OS_MODULES = (local, direct, folders, recycled)
+"""Those that ask the system for what becomes of files."""
 
 FILES = ("model.safetensors", "training.safetensors", "training.json")
 
@@ -119,12 +126,12 @@ def tree(store: Store, prefix: str = "") -> list[str]:
 
 
 class FaultyOs:
-    """Stands in for ``os`` inside ``local.py`` and ``direct.py``: one system call fails, a write after half its bytes.
+    """Stands in for ``os`` inside `OS_MODULES`: one system call fails, a write after half its bytes.
 
     fsync is counted and not made: what a power cut does is not what these tests are about.
     """
 
-    CALLS = ("open", "pwrite", "fsync", "replace", "link", "mkdir", "unlink", "rmdir", "listdir")
+    CALLS = ("open", "pwrite", "fsync", "replace", "rename", "truncate", "link", "mkdir", "unlink", "rmdir", "listdir")
 
     def __init__(self, faults: Faults):
         self.faults = faults

@@ -43,7 +43,7 @@ def aligned(size):
 
 
 def written(path, size, pieces):
-    file = DirectFile(str(path), size)
+    file = DirectFile.create(str(path), size)
     for offset, data in pieces:
         file.write_at(offset, data)
     file.sync()
@@ -78,11 +78,11 @@ def test_bytes_that_cannot_be_written_to_are_fine(folder):
 
 
 def test_the_page_cache_is_passed_by_where_that_can_be_had(tmp_path):
-    file = DirectFile(str(tmp_path / "file"), 1 << 20)
-    if not file._is_direct:
+    file = DirectFile.create(str(tmp_path / "file"), 1 << 20)
+    if not file.is_direct:
         pytest.skip("this file system takes no O_DIRECT")
     file.write_at(0, aligned(1 << 20))
-    assert file._is_direct
+    assert file.is_direct
     file.close()
 
 
@@ -128,13 +128,13 @@ def test_other_errors_come_out(tmp_path, monkeypatch):
 def test_a_file_that_exists_is_left_alone(tmp_path):
     (tmp_path / "file").write_text("of the user")
     with pytest.raises(FileExistsError):
-        DirectFile(str(tmp_path / "file"), PAGE)
+        DirectFile.create(str(tmp_path / "file"), PAGE)
     assert (tmp_path / "file").read_text() == "of the user"
 
 
 def test_a_file_larger_than_the_disk_is_refused_before_it_is_written(tmp_path):
     with pytest.raises(OSError) as refused:
-        DirectFile(str(tmp_path / "file"), 1 << 60)
+        DirectFile.create(str(tmp_path / "file"), 1 << 60)
     assert refused.value.errno in (errno.ENOSPC, errno.EFBIG)
     assert os.listdir(tmp_path) == []
 
@@ -142,7 +142,7 @@ def test_a_file_larger_than_the_disk_is_refused_before_it_is_written(tmp_path):
 def test_the_umask_decides_who_may_read(tmp_path):
     before = os.umask(0o027)
     try:
-        DirectFile(str(tmp_path / "file"), PAGE).close()
+        DirectFile.create(str(tmp_path / "file"), PAGE).close()
     finally:
         os.umask(before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resume_core.storage import absolute, open_store
-from resume_core.storage import direct as direct_module
+from resume_core.storage import absolute, folders, open_store
 from resume_core.storage import local as local_module
-from resume_core.storage.local import LocalStore, make_folder
+from resume_core.storage.folders import make_folder
+from resume_core.storage.local import LocalStore
 from resume_core.storage.remote import FsspecStore
 
 from .contract import StoreContract
 from .faults import Faults
-from .helpers import FaultyOs, in_child, tree
+from .helpers import OS_MODULES, FaultyOs, in_child, tree
 
 
 class TestLocal(StoreContract):
@@ -242,7 +242,7 @@ def test_an_error_of_the_system_keeps_its_type_and_names_the_path(local_store, m
 
     for write in writes(local_store):
         with monkeypatch.context() as patch:
-            for module in (local_module, direct_module):
+            for module in OS_MODULES:
                 patch.setattr(module, "os", Refusing())
             with pytest.raises(OSError, match="cannot write into ") as caught:
                 write()
@@ -258,7 +258,7 @@ def test_a_full_disk_at_any_call_leaves_the_old_file_and_no_rest(local_store, mo
         for write in writes(local_store):
             faults = Faults(number)
             with monkeypatch.context() as patch:
-                for module in (local_module, direct_module):
+                for module in OS_MODULES:
                     patch.setattr(module, "os", FaultyOs(faults))
                 try:
                     write()
@@ -330,8 +330,9 @@ def test_of_many_processes_that_create_at_once_one_wins(local_store):
 
 def test_new_folders_are_synced_in_their_parents(tmp_path, monkeypatch):
     synced = []
-    real = local_module.sync_folder
-    monkeypatch.setattr(local_module, "sync_folder", lambda path: (synced.append(path), real(path)))
+    real = folders.sync_folder
+    for module in (local_module, folders):
+        monkeypatch.setattr(module, "sync_folder", lambda path: (synced.append(path), real(path)))
     open_store(tmp_path / "x" / "run").put("a/b", b"x")
     below = [tmp_path, tmp_path / "x", tmp_path / "x/run", tmp_path / "x/run/a"]
     assert synced == [str(path) for path in below]
