@@ -181,4 +181,5 @@ def test_an_error_at_any_operation_ends_the_run_clearly_or_not_at_all(tmp_path, 
         (again,) = finish(start.but(name="again"))
         assert again["end"] == expected["end"], trouble
         assert (again["restored"] and again["restored"][0]) == newest, trouble
-    assert ended == ({False} if lasting and nth > 1 else {True, False})
+    assert False in ended
+    assert True in ended or (lasting and nth > 1)  # the last operations of a run take no space
