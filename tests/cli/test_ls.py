@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -80,11 +81,31 @@ def test_what_an_old_attempt_wrote_later_is_on_no_line(tmp_path):
     directory = trained(str(tmp_path / "run"))
     lineage = Lineage(open_store(directory))
     (first,) = lineage.attempts()
-    lineage.claim(restored_from=resolve(lineage, "attempt-0001/1"))
+    lineage.claim(restored_from=resolve(lineage, "attempt-0001/1"), info={"keep": {"last": 1}})
     _, older = listed(directory)["attempts"]
     assert {one["step"]: one["is_on_line"] for one in older["checkpoints"]} == {3: False, 2: False, 1: True, 0: True}
-    assert "on no line" in ls(directory)[1]
+    text = ls(directory)[1]
+    assert text.count("on no line") == 2
+    assert text.count("on no line: it goes once attempt-0002") == 2  # as `prune` says
+    assert "on no line\n" in ls(directory, "-n", "1")[1]  # not all are known
     assert older["name"] == first.name
+
+
+def test_what_another_run_has_in_the_directory_is_told_from_what_was_left(tmp_path):
+    directory = trained(str(tmp_path / "run"))
+    trained(directory, resume="never")
+    for one in listed(directory)["attempts"][1]["checkpoints"]:
+        assert one["off_line"].startswith("of another run: ")
+
+
+def test_what_is_going_to_go_is_told(tmp_path):
+    directory = trained(str(tmp_path / "run"))
+    (committed,) = Path(directory).glob("*/step-000000003")
+    aside = shutil.copytree(committed, tmp_path / "aside")
+    trained(directory, 5, keep=Keep(last=2), resume="attempt-0001/1")
+    shutil.copytree(aside, committed)  # as an old attempt commits that has not noticed
+    _, older = listed(directory)["attempts"]
+    assert {one["step"]: one["off_line"] for one in older["checkpoints"]} == {3: "it goes after the next save"}
 
 
 def test_damage_is_shown(run):

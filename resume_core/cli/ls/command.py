@@ -123,7 +123,9 @@ def _state(one: CheckpointListed) -> tuple[str, Style]:
     if one.state == "damaged":
         return f"damaged: {one.problem}", Style(bold=True, color="red")
     words = [one.state] if one.state != "whole" else []
-    if one.state == "whole" and not one.is_on_line:
+    if one.off_line is not None:
+        words.append(f"on no line: {one.off_line}")
+    elif one.state == "whole" and not one.is_on_line:
         words.append("on no line")
     if one.kept_by is not None:
         words.append(", ".join(one.kept_by) or "no rule")

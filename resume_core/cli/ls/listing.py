@@ -18,9 +18,11 @@ from resume_core.storage.keeping import Entry, reasons, recorded_keep
 from resume_core.storage.manifests import read_weights_brief
 from resume_core.storage.missing_manifests import newest_missing
 from resume_core.storage.newer import by_step
-from resume_core.storage.retention import line_entries
+from resume_core.storage.retention import line_entries, off_line, outlook
 
 __all__ = ["AttemptListed", "CheckpointListed", "Listing", "listing"]
+
+_GOES = "it goes after the next save"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class CheckpointListed:
         tiers: where it is committed, nearest first.
         is_on_line: whether the next start may go on from it.
         kept_by: the rules of `Keep` that keep it; None where that cannot be told.
+        off_line: what becomes of one that is on no line; None for others, and where that cannot be told.
         problem: what is wrong with it.
         metric: the value that the run's ``Keep(best=)`` goes by; None where there is none, or it is not finite.
     """
@@ -54,6 +57,7 @@ class CheckpointListed:
     tiers: list[str] = field(default_factory=list)
     is_on_line: bool = False
     kept_by: list[str] | None = None
+    off_line: str | None = None
     problem: str | None = None
     metric: float | None = None
 
@@ -150,7 +154,7 @@ class _Look:
     """
 
     def __init__(self, lineage: Lineage, attempts: list[Attempt], *, knows_all: bool) -> None:
-        self._lineage, self._attempts = lineage, attempts
+        self._lineage, self._attempts, self._knows_all = lineage, attempts, knows_all
         self._line = dict[str, CheckpointRef | None]()
         self._kept_by = dict[str, list[str]]()
         self._pasts = dict[str, PastAttempt | None]()
@@ -206,12 +210,25 @@ class _Look:
         """What is wrong with those that have lost their manifest; asked for when there is a folder without one."""
         return {one.ref.path: str(one) for one in newest_missing(self._lineage, self._lineage)}
 
+    @cached_property
+    def _off_line(self) -> dict[str, str]:
+        """By path what becomes of those that are on no line; asked for when there is one."""
+        newest, view = self._attempts[-1], self._lineage.on(self._lineage.store)
+        keep = recorded_keep(newest)
+        if keep is None or not self._knows_all:
+            return {}
+        with suppress(ResumeError):  # damage, which is told elsewhere
+            seen = outlook(view, keep, newest, finished_fit)
+            return {removal.folder: _GOES for removal in seen.removals} | dict(off_line(view, seen, keep, newest))
+        return {}
+
     def _listed(self, brief: Brief, tiers: list[Store], state: str) -> CheckpointListed:
         header, ref = brief.header, brief.ref
         progress: Any = header.get("progress")
         place: Mapping[str, Any] = progress if isinstance(progress, dict) else {}
         branch = self._line.get(ref.attempt)
         before = branch is None or (ref.serial or 0) <= (branch.serial or 0)
+        is_on_line = ref.attempt in self._line and before
         return CheckpointListed(
             path=ref.path,
             state=state,
@@ -222,8 +239,9 @@ class _Look:
             time=_text(header, "time"),
             size_bytes=brief.size_bytes,
             tiers=[store.url for store in tiers],
-            is_on_line=state == "whole" and ref.attempt in self._line and before,
+            is_on_line=state == "whole" and is_on_line,
             kept_by=self._kept_by.get(ref.path),
+            off_line=None if is_on_line else self._off_line.get(ref.path),
             metric=None if self.best is None else Entry(ref, header).metric(self.best),
         )
 
