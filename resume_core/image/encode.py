@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from resume_core.errors import UnsupportedStateError
-from resume_core.image.dtypes import BY_DTYPE
 from resume_core.image.leaves import (
     LEAVES,
     NUMPY_BYTES,
@@ -22,9 +21,10 @@ from resume_core.image.leaves import (
     encode_float,
     qualified_name,
 )
-from resume_core.image.memory import Known, Memory, signature
+from resume_core.image.memory import TENSORS, Known, KnownDict, Memory, signature
+from resume_core.image.nodes import refusal, tensor_node
 from resume_core.image.quiet import collector_paused, plain_tensors
-from resume_core.image.views import ViewNames, c_strides, same_view, stored_strides
+from resume_core.image.views import ViewNames, same_view
 from resume_core.text import dumps
 
 MAX_DEPTH = 100
@@ -80,12 +80,12 @@ def flatten(tree: Any, *, path: str = "", lenient: bool = False, memory: Memory 
     Raises:
         UnsupportedStateError: a value that cannot be stored exactly; ``path`` names its place.
     """
-    encoder = _Encoder(memory.known if memory else {}, lenient=lenient)
+    encoder = _Encoder(memory or Memory(), lenient=lenient)
     try:
         with plain_tensors(), collector_paused():
             structure = encoder.encode(tree, path)
-            if memory and not encoder.aliases_hold(memory):
-                encoder = _Encoder({}, lenient=lenient)
+            if memory and not encoder.is_sound(memory):
+                encoder = _Encoder(Memory(), lenient=lenient)
                 structure = encoder.encode(tree, path)
     except RecursionError as error:
         if not lenient:
@@ -124,38 +124,27 @@ def _is_json_text(text: str) -> bool:
     return text.isascii() or not _SPLIT_PAIR.search(text)
 
 
-def _tensor_refusal(tensor: torch.Tensor) -> str:
-    """Why ``tensor`` cannot be stored; empty when it can."""
-    if tensor.layout is torch.strided and tensor.dtype in BY_DTYPE and not (tensor.is_nested or tensor.is_meta):
-        return ""
-    if tensor.is_nested:
-        return "a nested tensor"
-    if tensor.layout is not torch.strided:
-        return f"a tensor of layout {tensor.layout}"
-    if tensor.is_meta:
-        return "a tensor on the meta device, which has no values"
-    if tensor.is_quantized:
-        return f"a quantized tensor ({tensor.dtype})"
-    return f"a tensor of {tensor.dtype}"
-
-
 class _Encoder:
     """One walk over one tree."""
 
-    def __init__(self, known: dict[str, Known], *, lenient: bool) -> None:
+    def __init__(self, memory: Memory, *, lenient: bool) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
         self.aliases: dict[str, str] = {}
         self._lenient = lenient
-        self._known = known  # of the walk before
+        self._known, self._known_dicts = memory.known, memory.dicts  # of the walk before
         self._found: dict[str, Known] = {}
+        self._found_dicts: dict[str, KnownDict] = {}
         self._addresses: list[int] = []
         self._num_new = 0  # tensors that were not as they are in the walk before
         self._views = ViewNames()
         self._open: set[int] = set()  # ids of the containers around the present value
 
-    def aliases_hold(self, memory: Memory) -> bool:
-        """Whether the tensors that were taken for known ones share memory with no others than before."""
+    def is_sound(self, memory: Memory) -> bool:
+        """Whether the tensors that were taken for known ones have their names to themselves, and share memory with no
+        others than before."""
         num_found = len(self._found)
+        if len(self.tensors) + len(self.aliases) != len(self._addresses):
+            return False
         if self._num_new == num_found or len({*self._addresses}) == num_found:
             return True
         return not self._num_new and memory.has_same_aliases(self._addresses)
@@ -164,7 +153,7 @@ class _Encoder:
         """Bring ``memory`` up to date; its plan."""
         if self._num_new or len(self._found) != len(memory.known):
             memory.plan = object()
-        memory.known, memory.addresses = self._found, self._addresses
+        memory.known, memory.dicts, memory.addresses = self._found, self._found_dicts, self._addresses
         return memory.plan
 
     def encode(self, value: Any, path: str) -> Any:
@@ -223,6 +212,21 @@ class _Encoder:
         finally:
             self._open.discard(id(value))
 
+    def _dict_again(self, value: dict[Any, Any], path: str) -> Any:
+        """A dict that may hold what it held in the walk before: that of each parameter does.
+
+        Whether the names of its tensors are still free is looked at for all at the end.
+        """
+        known = self._known_dicts.get(path)
+        tensors = None if known is None else known.tensors(value)
+        if known is None or tensors is None:
+            return self._container(value, path)
+        self._found_dicts[path] = known
+        self._found.update(known.known)
+        self._addresses += [tensor.data_ptr() for tensor in tensors]
+        self.tensors.update(zip(known.names, tensors, strict=True))
+        return known.node
+
     def _items(self, values: Any, path: str) -> list[Any]:
         return [self.encode(value, _join(path, str(index))) for index, value in enumerate(values)]
 
@@ -238,13 +242,32 @@ class _Encoder:
         return {"$": type(value).__name__, "items": items}
 
     def _dict(self, value: dict[Any, Any], path: str) -> Any:
-        if _has_plain_keys(value):
-            prefix = _join(path, "")
-            return {key: self.encode(child, prefix + key) for key, child in value.items()}
-        return {"$": "dict", "items": self._pairs(value, path)}
+        if not _has_plain_keys(value):
+            return self._learnt(value, path, {"$": "dict", "items": self._pairs(value, path)})
+        prefix = _join(path, "")
+        node = {key: self.encode(child, prefix + key) for key, child in value.items()}
+        return self._learnt(value, path, node)
 
     def _dict_subclass(self, value: dict[Any, Any], path: str) -> Any:
-        return {"$": type(value).__name__, "items": self._pairs(value, path)}
+        node = {"$": type(value).__name__, "items": self._pairs(value, path)}
+        return self._learnt(value, path, node)
+
+    def _learnt(self, value: dict[Any, Any], path: str, node: Any) -> Any:
+        """``node``, which is remembered for the next walk where that spares it much."""
+        kinds = {*map(type, value.values())}
+        if not value or self._lenient or {*map(type, value)} - {str, int}:
+            return node
+        paths = [_join(path, str(key)) for key in value]
+        known: KnownDict | None = None
+        if kinds <= TENSORS:
+            known = KnownDict.of_tensors(value, node, {each: self._found[each] for each in paths})
+        elif kinds == {dict}:
+            inner = [self._found_dicts.get(each) for each in paths]
+            if all(one is not None and one.rows is None for one in inner):
+                known = KnownDict.of_dicts(value, node, [one for one in inner if one is not None])
+        if known is not None:
+            self._found_dicts[path] = known
+        return node
 
     def _defaultdict(self, value: defaultdict[Any, Any], path: str) -> Any:
         factory: Any = value.default_factory
@@ -289,7 +312,7 @@ class _Encoder:
             return _recorded(value)
         known = self._known.get(path)
         if known is None or signature(value) != known.signature or not self._still_fits(known, value):
-            if why := _tensor_refusal(value):
+            if why := refusal(value):
                 return self._refuse(value, path, why)
             known = self._new(value, path)
         name = known.name
@@ -313,7 +336,7 @@ class _Encoder:
         first = self._views.first_name(name, value)
         found = signature(value)
         assert found is not None  # what has none was refused
-        return Known(found, name, first, _node(name, first, value))
+        return Known(found, name, first, tensor_node(name, first, value))
 
     def _is_free(self, name: str) -> bool:
         return not (name in self.tensors or name in self.aliases)
@@ -348,24 +371,9 @@ class _Encoder:
         torch.nn.Parameter: _tensor,
         np.ndarray: _array,
         **dict.fromkeys(_CONTAINERS, _container),
+        dict: _dict_again,
+        OrderedDict: _dict_again,
     }
-
-
-def _node(name: str, first: str, tensor: torch.Tensor) -> dict[str, Any]:
-    kind = "parameter" if type(tensor) is torch.nn.Parameter else "tensor"
-    node: dict[str, Any] = {"$": kind, "alias": first} if first != name else _described(kind, name, tensor)
-    if tensor.requires_grad:
-        node["requires_grad"] = True
-    return node
-
-
-def _described(kind: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
-    shape = tensor.shape
-    node = {"$": kind, "name": name, "dtype": BY_DTYPE[tensor.dtype].name, "shape": [*shape]}
-    in_order = c_strides(shape)
-    if tensor.stride() != in_order and (strides := stored_strides(tensor)) != in_order:
-        node["stride"] = list(strides)
-    return node
 
 
 _TORCH_ARRAYS = (

@@ -1,5 +1,7 @@
 """A walk that remembers the one before finds exactly what a first walk would find."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from parsing import parse
 
 from resume_core.errors import UnsupportedStateError
 from resume_core.image import Arena, FileSpec, Memory, Stager, flatten, unflatten
+from resume_core.image.encode import _Encoder
 from tests.image.helpers import assert_same
 
 POOL = [torch.arange(12.0).reshape(3, 4) + i for i in range(3)]
@@ -15,16 +18,14 @@ POOL += [POOL[0].t(), POOL[0][0], POOL[0].view(4, 3), torch.zeros(0), torch.nn.P
 POOL += [torch.ones(3, dtype=torch.complex64)]
 POOL += [POOL[-1].conj(), POOL[1].double(), POOL[2].clone()]
 values = st.sampled_from(range(len(POOL))) | st.just(None)
-trees = st.dictionaries(
-    st.sampled_from("abcd"),
-    values | st.dictionaries(st.sampled_from(["x", "y", "b.x", 1]), values, max_size=3),
-    max_size=4,
-)
+rows = st.dictionaries(st.sampled_from(["x", "y", "b.x", 1]), values, max_size=3)
+optimizers = st.dictionaries(st.sampled_from([0, 1, True, "2"]), rows | rows.map(OrderedDict), max_size=3)
+trees = st.dictionaries(st.sampled_from("abcd"), values | rows | rows.map(OrderedDict) | optimizers, max_size=4)
 
 
 def real(tree):
     if isinstance(tree, dict):
-        return {key: real(child) for key, child in tree.items()}
+        return type(tree)((key, real(child)) for key, child in tree.items())
     return None if tree is None else POOL[tree]
 
 
@@ -101,7 +102,7 @@ def test_a_tensor_that_cannot_be_stored_any_more_is_refused_at_its_place():
 def test_what_was_found_before_is_not_walked_anew(monkeypatch):
     memory, tree = Memory(), {"a": torch.zeros(2), "b": {"c": torch.ones(1)}}
     flatten(tree, memory=memory)
-    monkeypatch.setattr("resume_core.image.encode._node", None)
+    monkeypatch.setattr("resume_core.image.encode.tensor_node", None)
     flatten(tree, memory=memory)
 
 
@@ -116,3 +117,71 @@ def test_a_layout_is_used_again_without_looking_at_the_tensors(monkeypatch):
     assert save(1.0) == [1.0] * 5
     monkeypatch.setattr("resume_core.image.layout.Layout.matches", None)
     assert save(2.0) == [2.0] * 5
+
+
+def optimizer(num=3):
+    names = ("step", "exp_avg", "exp_avg_sq")
+    return {"state": {number: {name: torch.full((2, 3), float(number)) for name in names} for number in range(num)}}
+
+
+def drop(tree, key):
+    del tree[key]
+
+
+def reorder(tree):
+    first = next(iter(tree))
+    tree[first] = tree.pop(first)
+
+
+MOMENT = torch.full((2, 3), 7.0)
+CHANGES = {
+    "another value": lambda state: state[1].update(step=MOMENT),
+    "another shape": lambda state: state[1].update(step=torch.ones(3, 2)),
+    "other strides": lambda state: state[1].update(step=torch.ones(3, 2).t()),
+    "strides in place": lambda state: state[1]["step"].t_(),
+    "another type": lambda state: state[1].update(step=MOMENT.double()),
+    "a gradient": lambda state: state[1].update(step=MOMENT.clone().requires_grad_()),
+    "a parameter": lambda state: state[1].update(step=torch.nn.Parameter(MOMENT)),
+    "no tensor": lambda state: state[1].update(step=3),
+    "nothing": lambda state: state[1].update(step=None),
+    "one more in a row": lambda state: state[1].update(more=MOMENT),
+    "one less in a row": lambda state: drop(state[1], "step"),
+    "another order in a row": lambda state: reorder(state[1]),
+    "one more row": lambda state: state.update({9: {"step": MOMENT}}),
+    "one row less": lambda state: drop(state, 1),
+    "another order of rows": reorder,
+    "a row of another class": lambda state: state.update({1: OrderedDict(state[1])}),
+    "a row that is none": lambda state: state.update({1: MOMENT}),
+    "an empty row": lambda state: state.update({1: {}}),
+    "a row deeper": lambda state: state.update({1: {"step": {"a": MOMENT}}}),
+    "a key of another class": lambda state: (drop(state, 1), state.update({True: {"step": MOMENT}})),
+    "tied to another": lambda state: state[1].update(step=state[0]["step"]),
+    "tied within a row": lambda state: state[1].update(step=state[1]["exp_avg"]),
+    "a name that was taken": lambda state: state.update({"1": {"step": MOMENT}}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("learnt", ["before", "after", "both"])
+def test_every_change_of_what_is_looked_at_as_a_whole_is_seen(change, learnt):
+    memory, stager, tree = Memory(), Stager(Arena()), optimizer()
+    if learnt != "after":
+        flatten(tree, memory=memory)
+        assert memory.dicts
+    change(tree["state"])
+    for _ in range(1 if learnt == "before" else 3):
+        flat, anew = flatten(tree, memory=memory), flatten(tree)
+        (image,) = stager.stage([FileSpec("a.safetensors", flat.tensors, plan=flat.plan)])
+        assert_same(tree, unflatten(flat.structure, parse(bytes(image.buffer))))
+        assert (len(flat.tensors), len(flat.aliases)) == (len(anew.tensors), len(anew.aliases))
+
+
+def test_thousands_of_tensors_are_looked_at_in_a_few_calls(monkeypatch):
+    """Training waits for this walk: each call of ours for each tensor would be a tenth of the copy."""
+    memory, tree = Memory(), {"model": OrderedDict(a=torch.ones(2), b=torch.ones(3)), **optimizer(50)}
+    flatten(tree, memory=memory)
+    calls, plain = [], _Encoder.encode
+    monkeypatch.setattr(_Encoder, "encode", lambda *args: (calls.append(args), plain(*args))[1])
+    flatten(tree, memory=memory)
+    assert len(calls) == 3  # the tree, the model, the state
+    assert flatten(tree, memory=memory).plan is memory.plan
