@@ -20,8 +20,8 @@ from measures.peer import DEADLINE_S, Peer
 from measures.states import Live
 from resume_core.capture.modules import plainly_loaded
 from resume_core.checkpointer import Checkpointer, Pending
-from resume_core.state import State
 from resume_core.policy import Keep
+from resume_core.state import State
 from resume_core.storage import CheckpointSlots, Lineage, Slot, open_store, prune, read_manifest
 from resume_core.writer import Writer
 
