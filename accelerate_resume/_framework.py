@@ -165,11 +165,16 @@ class AcceleratorFramework:
             self.hooks.append(own.register_step_post_hook(self._stepped))
         return prepared
 
+    @property
+    def num_loss_parts(self) -> int:
+        """What the loss that is given to ``backward`` was divided by; Accelerate does that itself, behind this."""
+        return 1
+
     def _backward(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self.tracker.is_running:
             self.idle()
         result = plain(*args, **kwargs)
-        self.observer.loss(args[0] if args else kwargs.get("loss"))
+        self.observer.loss(args[0] if args else kwargs.get("loss"), self.num_loss_parts)
         self.tracker.trained()
         return result
 

@@ -77,6 +77,11 @@ class TrainerFramework(AcceleratorFramework):
             before_checkpoint=before_checkpoint,
         )
 
+    @property
+    def num_loss_parts(self) -> int:
+        """The Trainer divides its losses by the batches of the window, or by the items in them."""
+        return self.hf.window.size
+
     # ---- boundaries
 
     @property

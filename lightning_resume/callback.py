@@ -255,7 +255,9 @@ class ResumeCallback(Callback):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Take note of the loss, and look again early in an epoch."""
         if self._session is not None:
-            self._session.observer.loss(outputs.get("loss") if isinstance(outputs, Mapping) else outputs)
+            loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+            num_parts = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
+            self._session.observer.loss(loss, num_parts)
         if batch_idx == _LOOK_AT_BATCH:
             self._name_changes()
 

@@ -55,12 +55,19 @@ class Observer:
             first, self.first = self.first, None
             self.guarded(first)
 
-    def loss(self, loss: Any) -> None:
-        """That of a backward pass: a tensor, a number, or None where there is none."""
+    def loss(self, loss: Any, num_parts: int = 1) -> None:
+        """That of a backward pass.
+
+        Args:
+            loss: a tensor, a number, or None where there is none.
+            num_parts: what the framework has divided it by, as the passes of an accumulation window are summed up.
+        """
         if not self.listens or loss is None or len(self.losses) >= _MAX_WAITING:
             return
         try:  # as `guarded` does, in less time: this is called at each step
             number = _one_number(loss)
+            if num_parts != 1:
+                number = number * num_parts
             self.losses.append(number)
             if type(number) is float and not -math.inf < number < math.inf:
                 self.is_urgent = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -90,6 +91,18 @@ def test_points_come_from_checkpoints_and_from_histories(run):
 
     losses = [point for point in points(lineage, attempt, Past()) if point.name == "loss"]
     assert [(point.step, str(point.value)) for point in losses] == [(1, "2.5"), (2, "nan"), (3, "1.5")]
+
+
+def test_a_metric_that_a_script_calls_loss_is_another_curve_than_the_losses_of_steps(run, monkeypatch):
+    header = {"progress": {"step": 2}, "metrics": {"loss": 9.0}}
+    monkeypatch.setattr(sys.modules[points.__module__], "_headers", lambda *_: [header])
+
+    class Past:
+        losses = ((1, 2.5), (2, 2.0))
+
+    lineage = Lineage(LocalStore(run)).glance()
+    found = [(point.name, point.step, point.value) for point in points(lineage, lineage.attempts()[0].name, Past())]
+    assert found == [("loss", 1, 2.5), ("loss", 2, 2.0), ("loss (logged)", 2, 9.0)]
 
 
 def test_the_page_marks_what_was_accepted_and_is_not_applied(page):

@@ -207,3 +207,20 @@ def test_a_save_that_falls_on_an_evaluation_carries_what_that_has_judged(tmp_pat
     told = {step: value for step, value in judged.items() if step and step % 2 == 0}
     assert len(told) >= 2
     assert all(value == step for step, value in told.items())
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("by_items", [False, True])
+def test_losses_are_told_as_the_model_has_computed_them(tmp_path, accumulate, by_items):
+    class Same(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            loss = super().compute_loss(model, inputs) * 0 + 3.0
+            return loss / accumulate if by_items else loss
+
+    callback = TrainerResumeCallback(tmp_path / "run")
+    chosen = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": accumulate, "max_steps": 2}
+    trainer = make_trainer(tmp_path, callback, kind=Same, **chosen)
+    trainer.model_accepts_loss_kwargs = by_items
+    trainer.train()
+    (history,) = (tmp_path / "run").glob("*/history.json")
+    assert [loss for _, loss in json.loads(history.read_bytes())["losses"]] == [3.0, 3.0]

@@ -21,6 +21,8 @@ __all__ = ["LOSS", "Gap", "Point", "gaps", "points"]
 LOSS = "loss"
 """The name of what histories tell, beside the metrics that users log."""
 
+_LOGGED = "loss (logged)"  # a metric of that name: the mean of an epoch, say, or of a window
+
 _MOST = 400  # checkpoints of an attempt whose manifests are read, the newest
 
 
@@ -91,7 +93,7 @@ def points(lineage: Lineage, attempt: str, past: PastAttempt | None) -> Iterator
         progress, metrics = header.get("progress"), header.get("metrics")
         if isinstance(progress, dict) and isinstance(metrics, dict):
             for name, value in metrics.items():
-                yield from _point(attempt, progress.get("step"), name, value)
+                yield from _point(attempt, progress.get("step"), _LOGGED if name == LOSS else name, value)
 
 
 def _headers(lineage: Lineage, attempt: str, names: list[str]) -> Iterator[JsonMapping]:
