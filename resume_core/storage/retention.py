@@ -52,7 +52,19 @@ from resume_core.storage.paths import (
 )
 from resume_core.storage.small import is_there, list_folder
 
-__all__ = ["Outlook", "Pruned", "Removal", "clean", "line_entries", "off_line", "outlook", "prune", "remove"]
+__all__ = [
+    "Outlook",
+    "Pruned",
+    "Removal",
+    "clean",
+    "kept_aside",
+    "line_entries",
+    "off_line",
+    "outlook",
+    "prune",
+    "remove",
+    "remove_aside",
+]
 
 
 @dataclass(frozen=True)
@@ -246,6 +258,21 @@ def _delete_temporaries(seen: Store, store: Store, attempt: str) -> None:
 def _is_beside(name: str) -> bool:
     """Whether it is written beside the checkpoints of an attempt, or kept there to be written over."""
     return name == ATTEMPT_FILE or is_report(name) or is_data_file(name)
+
+
+def kept_aside(store: Store, attempt: str) -> list[str]:
+    """Keys of the files that an attempt has moved aside to write over them; one that was killed has left them."""
+    names = [name for name in _names(store, attempt) if is_data_file(parse_temporary_name(name) or "")]
+    return [join_key(attempt, name) for name in names]
+
+
+def remove_aside(store: Store, key: str) -> Pruned:
+    """Delete what `kept_aside` has found. It costs a run that still has a use for it time, and nothing else."""
+    try:
+        store.delete(key)
+    except OSError as error:
+        return Pruned(failures=(f"{store.locate(key)} could not be deleted: {error}",))
+    return Pruned((key,))
 
 
 def remove(store: Store, removals: Iterable[Removal], spare: Callable[[], Collection[str]] = tuple) -> Pruned:

@@ -73,6 +73,23 @@ def test_the_list_is_what_training_itself_deletes(tmp_path):
     assert looked(by_command, "--yes", "--last", 2, "--every-steps", 3, "--thin-after", 2)["doomed"] == []
 
 
+def test_what_a_killed_run_has_left_to_be_written_over_goes_and_what_a_living_one_has_stays(run, monkeypatch):
+    (attempt,) = Path(run).glob("attempt-*")
+    aside = attempt / ".model.safetensors.0123abcd.tmp"
+    for path in (aside, attempt / ".check.json.0123abcd.tmp", attempt / ".notes.0123abcd.tmp"):
+        path.write_bytes(b"x" * 5000)
+    monkeypatch.setattr(importlib.import_module("resume_core.cli.prune.doomed"), "_alive_s", lambda *_: 3.0)
+    assert looked(run, "--dry-run")["doomed"] == []
+    monkeypatch.undo()
+    (one,) = looked(run, "--dry-run")["doomed"]
+    assert (one["path"], one["size_bytes"]) == (f"{attempt.name}/{aside.name}", 5000)
+    assert "was killed" in one["why"]
+    code, text = prune(run, "--yes")
+    assert (code, "1 deleted, of 1" in text) == (0, True)
+    assert sorted(path.name for path in attempt.glob(".*")) == [".check.json.0123abcd.tmp", ".notes.0123abcd.tmp"]
+    assert steps(run) == list(range(7))
+
+
 def test_it_asks_and_no_is_no(run, monkeypatch):
     before = tree(Path(run))
     code, text = prune(run, "--last", 2)

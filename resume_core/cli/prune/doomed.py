@@ -2,12 +2,14 @@
 
 It is safe beside a run that trains. What goes is what that run would delete itself, or what the user's own `Keep`
 leaves out, and never its newest checkpoint. A half-written folder of the newest attempt may be a save in flight: it is
-left alone. And before each deletion it is looked whether a newer attempt has started, which may stand on anything.
+left alone; so is what that attempt has moved aside, while it is heard of. And before each deletion it is looked whether
+a newer attempt has started, which may stand on anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -22,16 +24,17 @@ from resume_core.policy import Keep
 from resume_core.storage import Attempt, CheckpointRef, Lineage, Pruned
 from resume_core.storage.keeping import Entry, judge, reasons, recorded_keep
 from resume_core.storage.paths import MODEL_FILE, WEIGHTS_FILE, is_checkpoint_file, join_key
-from resume_core.storage.retention import Removal, off_line, outlook, remove
+from resume_core.storage.retention import Removal, kept_aside, off_line, outlook, remove, remove_aside
 
 __all__ = ["Doomed", "Prune"]
 
+_ASIDE = "to be written over by an attempt that was killed"
 _IS_ALIVE = timedelta(seconds=3 * PERIOD_S)
 
 
 @dataclass(frozen=True)
 class Doomed:
-    """What goes of one checkpoint folder.
+    """What goes of one checkpoint folder, or a file that lies beside them.
 
     Attributes:
         path: below the run's directory.
@@ -92,6 +95,7 @@ class Prune:
         self.stays = list(_stays(seen.line, self.keep))
         self.off_line = off_line(self._view, seen, self.keep, newest)
         self.alive_s = _alive_s(self._view, newest)
+        self._add_asides()
 
     @property
     def url(self) -> str:
@@ -109,6 +113,15 @@ class Prune:
             self._removals[removal.folder] = removal
             stays = removal.thinned is not None
             self.doomed.append(Doomed(removal.folder, removal.why, step, time, size_bytes, stays))
+
+    def _add_asides(self) -> None:
+        """Those that nobody writes over any more; the next start deletes them too, but there may be none."""
+        store = self._view.store
+        for attempt in self._view.attempts():
+            if attempt.name != self.attempt or self.alive_s is None:
+                for key in kept_aside(store, attempt.name):
+                    with suppress(FileNotFoundError):
+                        self.doomed.append(Doomed(key, _ASIDE, None, None, store.size(key), weights_stay=False))
 
     def _look(self, removal: Removal) -> tuple[int | None, str | None, int]:
         """Step, time, and the bytes that become free."""
@@ -132,7 +145,7 @@ class Prune:
         return found
 
     def delete(self) -> Iterator[Pruned]:
-        """Delete what is doomed, one folder after the other, and say what became of each.
+        """Delete what is doomed, one after the other, and say what became of each.
 
         Raises:
             SupersededError: a newer attempt has started: the rest is left to it.
@@ -140,7 +153,8 @@ class Prune:
         """
         for one in self.doomed:
             self._lineage.check_newest(self._attempt)
-            yield remove(self._lineage.store, [self._removals[one.path]])
+            store, removal = self._lineage.store, self._removals.get(one.path)
+            yield remove_aside(store, one.path) if removal is None else remove(store, [removal])
 
     def as_json(self) -> dict[str, Any]:
         """What was found, as strict JSON."""
