@@ -102,6 +102,7 @@ class Saves:
         self._scratch: Store | None = None
         self._attempt: Attempt | None = None
         self._slots: CheckpointSlots | None = None
+        self._is_closed = False
         self._refused = False  # whether the scratch did at the last save
         self._is_near = False  # whether a checkpoint of this attempt is on the scratch at least
         self._num_failed_in_a_row = 0
@@ -224,6 +225,8 @@ class Saves:
         else:
             pruned = prune(self._lineage, _KEEP_NEAR, self._attempt, self._pin_near, store=store, spare=self._sources)
         self._say(pruned.failures)
+        if self._is_closed:  # a save that nobody waited for
+            store.release()
         return self._attempt
 
     def _sources(self) -> list[str]:
@@ -286,6 +289,7 @@ class Saves:
 
     def close(self) -> None:
         """No save is taken any more."""
+        self._is_closed = True  # first: a prune that is under way sees it, or is over by the time of the release
         for store in self._lineage.tiers.stores:
             store.release()
 

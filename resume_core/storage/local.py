@@ -23,7 +23,7 @@ from resume_core.storage.explained import explained, explained_read
 from resume_core.storage.folders import make_folder, naming, sync_folder
 from resume_core.storage.interface import Names, Sink, Store, refuse_large
 from resume_core.storage.paths import temporary_name, validate_key
-from resume_core.storage.recycled import Recycled, trace_of
+from resume_core.storage.recycled import Recycled, kept_bytes, release_all, trace_of
 
 __all__ = ["LocalStore"]
 
@@ -58,8 +58,9 @@ class LocalStore(Store):
     def create(self, key: str, data: bytes) -> bool:
         """See ``Store.create``. Exclusive on every file system, by link(2) or, without hard links, O_EXCL."""
         path = self._path(key)
-        if os.path.lexists(path):
-            return False
+        return not os.path.lexists(path) and _finding_room(lambda: self._create(path, data))
+
+    def _create(self, path: str, data: bytes) -> bool:
         with self._temporary(path, len(data)) as temporary:
             write_file(temporary, data)
             made = _link(temporary, path)
@@ -71,7 +72,9 @@ class LocalStore(Store):
 
     def put(self, key: str, data: bytes) -> None:
         """See ``Store.put``."""
-        path = self._path(key)
+        _finding_room(lambda: self._put(self._path(key), data))
+
+    def _put(self, path: str, data: bytes) -> None:
         with self._temporary(path, len(data)) as temporary:
             write_file(temporary, data)
             os.replace(temporary, path)
@@ -79,7 +82,9 @@ class LocalStore(Store):
 
     def open_sink(self, key: str, size_bytes: int) -> Sink:
         """See ``Store.open_sink``."""
-        path = self._path(key)
+        return _finding_room(lambda: self._open_sink(self._path(key), size_bytes))
+
+    def _open_sink(self, path: str, size_bytes: int) -> Sink:
         self._make_parent(path)
         with explained(self.url, path, size_bytes):
             return _LocalSink(self.url, path, size_bytes, self._recycled)
@@ -209,7 +214,7 @@ class LocalStore(Store):
         while not os.path.isdir(place) and os.path.dirname(place) != place:
             place = os.path.dirname(place)
         found = shutil.disk_usage(place)
-        return found.free + self._recycled.size_bytes, found.total
+        return found.free + kept_bytes(os.stat(place).st_dev), found.total
 
     def _path(self, key: str) -> str:
         return os.path.join(self.url, validate_key(key).replace("/", os.sep))
@@ -253,6 +258,16 @@ class LocalStore(Store):
         return True
 
 
+def _finding_room(write: Callable[[], _T]) -> _T:
+    """``write()``, and once more where a disk is full of what was kept to be written over."""
+    try:
+        return write()
+    except OSError as error:
+        if error.errno not in _FULL or not release_all():
+            raise
+    return write()
+
+
 def _insisting(read: Callable[[], _T]) -> _T:
     """``read()``, and again where the disk may do better at the next try."""
     for _ in range(_READ_TRIES - 1):
@@ -291,16 +306,12 @@ class _LocalSink(Sink):
         fd = self._recycled.take(os.path.basename(self._path), self._temporary, self._size_bytes)
         if fd is not None:
             return DirectFile(fd, is_direct=True)
-        try:
-            return DirectFile.create(self._temporary, self._size_bytes)
-        except OSError as error:
-            if error.errno not in _FULL or not self._recycled.release():
-                raise
-            return DirectFile.create(self._temporary, self._size_bytes)
+        return DirectFile.create(self._temporary, self._size_bytes)
 
     def _write(self, offset_bytes: int, data: memoryview) -> None:
         with explained(self._root, self._path, self._size_bytes - offset_bytes):
-            self._file.write_at(offset_bytes, data)
+            # not every file system takes the space beforehand
+            _finding_room(lambda: self._file.write_at(offset_bytes, data))
 
     def _finish(self) -> None:
         with explained(self._root, self._path, self._size_bytes):

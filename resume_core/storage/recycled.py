@@ -8,22 +8,27 @@ without, one checkpoint more between saves.
 
 A committed file must never be seen to change, by nobody. What is written over
 
-- was written by this process, and is still that file: one name, the same inode, the same rights;
+- was written by this process, and nobody has touched it since, not even its owner, rights or attributes: it would pass
+  them on. One name, the same inode, the same time of change;
 - belongs to a checkpoint whose manifest is durably gone, and has a name by now that no reader asks for;
 - is open or mapped nowhere: a reader may have mapped weights long ago, and reads from what was deleted as from any
   file. A write lease is granted on such a file alone (fcntl(2), F_SETLEASE).
 
 A lease knows of this machine's readers only, so it is done on file systems of one machine's own disks, and where they
-gain by it. Everywhere else, and where anything is in the way, the file is deleted and a new one written.
+gain by it. Everywhere else, and where anything is in the way, the file is deleted and a new one written. So it is when
+a disk is full: `release_all` gives up what all stores of this process have kept.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
+import itertools
 import os
 import secrets
 import signal
 import stat
+import struct
 import sys
 import threading
 import weakref
@@ -37,14 +42,32 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Recycled", "Trace", "trace_of"]
+__all__ = ["Recycled", "Trace", "kept_bytes", "release_all", "trace_of"]
 
 # Of those that write in place on a disk of this machine; others copy on write, or have readers elsewhere (statfs(2)).
 _FILE_SYSTEMS = frozenset({0xEF53, 0x58465342, 0xF2F52010})  # ext2 to ext4, XFS, F2FS
 _STATFS_BYTES = 512  # more than any system's struct statfs; f_type is its first word
 
-Trace = tuple[int, int, int]
-"""What tells a file from another in its place: device, inode, kind and rights."""
+# fcntl(2); the module fcntl lacks them
+_F_SETOWN_EX, _F_OWNER_TID = 15, 0
+
+_MOST_OWN = 4096  # files that are remembered: those of checkpoints that stay are never asked for
+
+
+class Trace(NamedTuple):
+    """What tells a file from another in its place, and from what somebody has made of it."""
+
+    device: int
+    inode: int
+    mode: int
+    owner: int
+    group: int
+    changed_ns: int
+    """Of anything about it: content, owner, rights, names, attributes (ctime)."""
+
+    def is_of(self, other: Trace | None) -> bool:
+        """Whether both are of one file, that may have changed otherwise, as by another name."""
+        return other is not None and self[:-1] == other[:-1]
 
 
 class _Kept(NamedTuple):
@@ -56,6 +79,11 @@ class _Kept(NamedTuple):
     pid: int
 
 
+_kept: dict[tuple[int, str], _Kept] = {}
+"""What was moved aside, of all stores: by the number of the `Recycled` and the name it had."""
+_numbers = itertools.count()
+
+
 class Recycled:
     """The files of one store that may be written over: one of each name, moved aside into the attempt's folder.
 
@@ -64,19 +92,23 @@ class Recycled:
 
     def __init__(self) -> None:
         self._own: dict[str, Trace] = {}  # by path: what this process has written
-        self._kept: dict[str, _Kept] = {}  # by the name they had
+        self._number = next(_numbers)
         self._lock = threading.Lock()
-        weakref.finalize(self, _delete_all, self._kept)
+        weakref.finalize(self, _release, self._number)
 
     def wrote(self, path: str, trace: Trace | None) -> None:
         """A whole file was given its name.
 
         Args:
             path: where it lies.
-            trace: of it, as `trace_of` gave it.
+            trace: of it, as `trace_of` gave it before.
         """
-        if trace is not None:
-            self._own[path] = trace
+        with suppress(OSError):  # it is gone already
+            found = _trace(os.lstat(path))
+            if found is not None and found.is_of(trace):
+                self._own[path] = found
+        for old in list(self._own)[:-_MOST_OWN]:
+            self._own.pop(old, None)
 
     def keep(self, path: str) -> bool:
         """Move a file aside whose time is over, in place of an older one of its name.
@@ -88,15 +120,16 @@ class Recycled:
         folder, name = os.path.split(path)
         aside = os.path.join(os.path.dirname(folder), temporary_name(name, secrets.token_hex(4)))
         try:
-            found = os.lstat(path)
-            if trace is None or _trace(found) != trace:
+            if trace is None or _trace(os.lstat(path)) != trace:
                 return False
             os.rename(path, aside)
+            found = os.lstat(aside)
         except OSError:
             return False
+        kept = _Kept(aside, trace._replace(changed_ns=found.st_ctime_ns), found.st_size, os.getpid())
         with self._lock:
-            older = self._kept.pop(name, None)
-            self._kept[name] = _Kept(aside, trace, found.st_size, os.getpid())
+            older = _kept.pop((self._number, name), None)
+            _kept[self._number, name] = kept
         if older is not None:
             _delete(older)
         return True
@@ -107,26 +140,30 @@ class Recycled:
         Returns:
             Its descriptor, open for writing past the page cache; None when there is none that may be written over.
         """
-        with self._lock:
-            kept = self._kept.pop(name, None)
+        kept = _kept.pop((self._number, name), None)
         fd = None if kept is None else _move(kept, path, size_bytes)
         if kept is not None and fd is None:
             _delete(kept)
         return fd
 
-    @property
-    def size_bytes(self) -> int:
-        """Space that is taken by what was moved aside."""
-        return sum(kept.size_bytes for kept in list(self._kept.values()))
+    def release(self) -> None:
+        """Delete what was moved aside."""
+        _release(self._number)
 
-    def release(self) -> bool:
-        """Delete what was moved aside.
 
-        Returns:
-            Whether there was anything.
-        """
-        with self._lock:
-            return _delete_all(self._kept)
+def release_all() -> bool:
+    """Delete what all stores of this process have moved aside: a disk is full.
+
+    Returns:
+        Whether there was anything.
+    """
+    return _release()
+
+
+def kept_bytes(device: int) -> int:
+    """Space on a device (``st_dev``) that is taken by what this process has moved aside, and can be had back."""
+    kept, pid = list(_kept.values()), os.getpid()
+    return sum(one.size_bytes for one in kept if one.trace.device == device and one.pid == pid)
 
 
 def _move(kept: _Kept, path: str, size_bytes: int) -> int | None:
@@ -159,8 +196,9 @@ def trace_of(fd: int) -> Trace | None:
 
 
 def _trace(found: os.stat_result) -> Trace | None:
-    is_sole = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
-    return (found.st_dev, found.st_ino, found.st_mode) if is_sole else None
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        return None
+    return Trace(found.st_dev, found.st_ino, found.st_mode, found.st_uid, found.st_gid, found.st_ctime_ns)
 
 
 def _is_alone(fd: int) -> bool:
@@ -169,11 +207,38 @@ def _is_alone(fd: int) -> bool:
     Raises:
         OSError: they do, or a lease cannot be had here.
     """
-    # Who opens it in this very moment has to wait, and we are sent a signal: not SIGIO, which would end the process.
-    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+    _tell_nobody(fd)
     fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     return True
+
+
+def _tell_nobody(fd: int) -> None:
+    """Keep the signal to ourselves that comes when somebody opens a file that is under a lease, and has to wait.
+
+    SIGIO, which is the default, would end the process, and any other may have a handler of the user's. So it goes to a
+    thread that blocks it and ends.
+
+    Raises:
+        OSError: the system does not let us.
+    """
+    is_told = []
+
+    def own() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})
+        with suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(fd, _F_SETOWN_EX, struct.pack("ii", _F_OWNER_TID, threading.get_native_id()))
+            is_told.append(True)
+
+    thread = threading.Thread(target=own, name="exact-resume-lease")
+    try:
+        thread.start()
+    except RuntimeError as error:  # no thread can be had, as while the interpreter ends
+        raise OSError(errno.EAGAIN, str(error)) from error
+    thread.join()
+    if not is_told:
+        raise OSError(errno.EINVAL, "no signal of a lease can be sent elsewhere")
 
 
 def _delete(kept: _Kept) -> None:
@@ -182,8 +247,11 @@ def _delete(kept: _Kept) -> None:
             os.unlink(kept.path)
 
 
-def _delete_all(kept: dict[str, _Kept]) -> bool:
-    had_any = bool(kept)
-    while kept:
-        _delete(kept.popitem()[1])
+def _release(number: int | None = None) -> bool:
+    """Delete what one of them has moved aside, or all have; whether there was anything that was ours."""
+    had_any = False
+    for key in list(_kept):
+        if number in (None, key[0]) and (kept := _kept.pop(key, None)) is not None:
+            had_any = had_any or kept.pid == os.getpid()
+            _delete(kept)
     return had_any

@@ -9,12 +9,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from contextlib import contextmanager
 
 import pytest
+from walks import Walk
 
-from resume_core.policy import Keep
-from resume_core.storage import Lineage, clean, direct, open_store, prune, recycled
+from resume_core.policy import Keep, SaveEvery
+from resume_core.ranks import Ranks
+from resume_core.session import Session
+from resume_core.state import Progress
+from resume_core.storage import Lineage, clean, direct, folders, open_store, prune, recycled
 
 from .helpers import Run, candidates, in_child, load, paths, tree
 
@@ -86,7 +92,7 @@ def test_until_then_it_lies_aside_and_counts_as_free_space(store):
     store.recycle(FILE)
     (aside,) = tree(store)
     assert aside.startswith("attempt-0001-7f3a/.model.safetensors.")
-    assert store._recycled.size_bytes == 3 * PAGE
+    assert recycled.kept_bytes(os.stat(store.url).st_dev) == 3 * PAGE
     assert store.usage()[0] >= free_before - (1 << 30)
     store.delete(aside)
     write(store, NEXT, b"new")
@@ -162,14 +168,26 @@ def test_once_the_reader_is_gone_it_may_be_written_over(store):
 CHANGES = {
     "a second name": lambda path: os.link(path, f"{path}.other"),
     "other rights": lambda path: os.chmod(path, 0o400),
+    "another owner": lambda path: os.chown(path, 1234, 1234),
+    "an attribute": lambda path: os.setxattr(path, "user.sha256", b"of what was there"),
+    "other content": lambda path: os.truncate(path, PAGE),
     "another file": lambda path: (os.rename(path, f"{path}.other"), open(path, "wb").close()),
     "a link": lambda path: (os.rename(path, f"{path}.other"), os.symlink(f"{path}.other", path)),
 }
 
 
+def changed(change, path):
+    try:
+        change(path)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP):
+            raise
+        pytest.skip(f"this user, or this file system, cannot: {error}")
+
+
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_what_is_not_the_file_that_was_written_any_more_stays_as_it_is(store, change):
-    assert written_anew(store, change)
+    assert written_anew(store, lambda path: changed(change, path))
     for key in tree(store):
         assert not key.endswith("other") or store.read(key) == content(b"old")
 
@@ -179,9 +197,11 @@ def test_and_neither_is_it_when_that_happens_to_it_aside(store, change):
     before = inode(store, FILE)
     store.recycle(FILE)
     (aside,) = tree(store)
-    change(os.path.join(store.url, aside))
+    changed(change, os.path.join(store.url, aside))
     write(store, NEXT, b"new")
     assert store.read(NEXT) == content(b"new")
+    found = os.stat(os.path.join(store.url, NEXT))
+    assert (found.st_uid, os.listxattr(os.path.join(store.url, NEXT))) == (os.geteuid(), [])
     others = [key for key in tree(store) if key.endswith("other")]
     assert [store.read(key) for key in others] == [content(b"old")] * len(others)
     assert inode(store, NEXT) != before or not others
@@ -221,26 +241,53 @@ def test_where_leases_cannot_be_had_files_are_written_anew(store, monkeypatch):
     assert written_anew(store)
 
 
-def test_one_who_opens_it_in_that_very_moment_waits_and_ends_nobody(store, monkeypatch):
-    real, seen = recycled.fcntl.fcntl, []
+@pytest.fixture
+def late_reader(monkeypatch):
+    """Somebody opens a file while it is under a lease; what that said."""
+    real, said = recycled.fcntl, []
 
     class Late:
         def __getattr__(self, name):
-            return getattr(recycled_fcntl, name)
+            return getattr(real, name)
 
         def fcntl(self, fd, command, value):
-            done = real(fd, command, value)
-            if (command, value) == (recycled_fcntl.F_SETLEASE, recycled_fcntl.F_WRLCK):
+            done = real.fcntl(fd, command, value)
+            if (command, value) == (real.F_SETLEASE, real.F_WRLCK):
                 path = os.readlink(f"/proc/self/fd/{fd}")
                 script = "import os, sys; os.open(sys.argv[1], os.O_RDONLY | os.O_NONBLOCK)"
                 found = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True)
-                seen.append(found.stderr)
+                said.append(found.stderr)
             return done
 
-    recycled_fcntl = recycled.fcntl
     monkeypatch.setattr(recycled, "fcntl", Late())
+    return said
+
+
+def test_one_who_opens_it_in_that_very_moment_waits_and_ends_nobody(store, late_reader):
     assert not written_anew(store)
-    assert "BlockingIOError" in seen[0]
+    assert "BlockingIOError" in late_reader[0]
+
+
+def test_and_no_handler_of_the_user_hears_of_it(store, late_reader):
+    heard = []
+    before = {number: signal.signal(number, lambda *_: heard.append(1)) for number in (signal.SIGURG, signal.SIGIO)}
+    try:
+        assert not written_anew(store)
+        time.sleep(0.05)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert "BlockingIOError" in late_reader[0]
+    assert heard == []
+
+
+def test_where_no_thread_can_be_had_files_are_written_anew(store, monkeypatch):
+    class None_(threading.Thread):
+        def start(self):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(recycled.threading, "Thread", None_)
+    assert written_anew(store)
 
 
 def test_what_is_aside_goes_when_nothing_is_written_any_more(store):
@@ -289,6 +336,62 @@ def test_a_disk_that_is_full_gets_it_back(store, monkeypatch):
     refused.clear()
     with pytest.raises(OSError, match="cannot write into "):
         write(store, NEXT, b"new")
+
+
+SMALL = {
+    "put": lambda store: store.put("attempt-0001-7f3a/history.json", b"{}"),
+    "create": lambda store: store.create("attempt-0002-7f3a/attempt.json", b"{}"),
+    "a new folder": lambda store: write(store, "attempt-0003-7f3a/step-000000001/rank-00000.json", b"x", 1),
+}
+
+
+@pytest.fixture
+def full_disk(store, monkeypatch):
+    """As long as something lies aside, no system call that makes or fills a file has any space."""
+
+    class Full:
+        def __getattr__(self, name):
+            return getattr(os, name)
+
+        def _room(self, *_):
+            if any(key.endswith(".tmp") and key.count("/") == 1 and "model" in key for key in tree(store)):
+                raise OSError(errno.ENOSPC, "full")
+
+        def mkdir(self, *args):
+            self._room()
+            return os.mkdir(*args)
+
+        def pwrite(self, *args):
+            self._room()
+            return os.pwrite(*args)
+
+    for module in (direct, folders):
+        monkeypatch.setattr(module, "os", Full())
+
+
+@pytest.mark.parametrize("write_small", SMALL.values(), ids=SMALL)
+def test_so_does_a_disk_that_has_no_room_for_anything_else(store, full_disk, write_small):
+    store.recycle(FILE)
+    write_small(store)
+    assert not [key for key in tree(store) if key.endswith(".tmp")]
+
+
+def test_so_does_one_that_cannot_be_given_the_space_beforehand(store, full_disk):
+    with store.open_sink(NEXT.replace("model", "training"), 3 * PAGE) as sink:
+        store.recycle(FILE)
+        sink.write_at(0, content(b"new"))
+    assert store.read(NEXT.replace("model", "training")) == content(b"new")
+
+
+def test_a_full_disk_gets_back_what_another_store_has_moved_aside_there(store, full_disk, tmp_path):
+    store.recycle(FILE)
+    scratch = open_store(tmp_path / "scratch")
+    free, aside = scratch.usage()[0], recycled.kept_bytes(os.stat(tmp_path).st_dev)
+    assert aside == 3 * PAGE
+    assert free > aside
+    write(scratch, FILE, b"new")
+    assert scratch.read(FILE) == content(b"new")
+    assert tree(store) == []
 
 
 def test_a_write_over_it_that_fails_leaves_nothing(store):
@@ -354,4 +457,31 @@ def test_a_command_that_prunes_keeps_nothing(store):
     lineage = Lineage(open_store(store.url))
     assert paths(lineage.candidates()) == paths(candidates(store))
     prune(lineage, Keep(last=1), run.attempt)
+    assert [key for key in tree(store) if key.endswith(".tmp")] == []
+
+
+def test_a_prune_that_ends_after_its_session_keeps_nothing(tmp_path):
+    directory = tmp_path / "run"
+    walk = Walk(Ranks(), {})
+    session = Session(walk, str(directory), save=SaveEvery(steps=1, minutes=None), keep=Keep(last=1))
+    session.start(7)
+    session.begin(Progress())
+    found = open_store(directory)
+    for step in (1, 2):
+        walk.step()
+        session._saves.writer.wait()
+        session.boundary(Progress(step=step, batch=step))
+    session._saves.wait()
+    aside = [key for key in tree(found) if key.endswith(".tmp")]
+    with open(directory / "probe", "wb") as file:
+        assert aside or recycled.trace_of(file.fileno()) is None
+    saves, store = session._saves, session._saves._lineage.store
+    session.end()
+    assert [key for key in tree(found) if key.endswith(".tmp")] == []
+    late = Run(store)
+    late.save(1, "old")
+    late.save(2, "new")
+    saves._attempt = late.attempt
+    saves._prune(store)
+    assert len(candidates(store)) == 1
     assert [key for key in tree(store) if key.endswith(".tmp")] == []
