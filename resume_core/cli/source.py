@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from resume_core.cli.names import open_named
 from resume_core.documents import STRUCTURE, read_document
+from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
 from resume_core.naming import resolve
 from resume_core.state import Checkpoint, Progress
 from resume_core.storage import CheckpointRef, FileReader, Lineage, Manifest, Store
 from resume_core.storage.manifests import read_weights_manifest
-from resume_core.storage.paths import MODEL_FILE
+from resume_core.storage.paths import MANIFEST_FILE, MODEL_FILE, WEIGHTS_FILE, join_key
 
 if TYPE_CHECKING:
     from resume_core.files import CheckpointFiles
 
-__all__ = ["Source", "find"]
+__all__ = ["Source", "find", "reading"]
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,36 @@ class Source:
             OSError: a store cannot be read, and no other has it.
         """
         return FileReader(self.stores, self.ref, self.manifest.file(MODEL_FILE))
+
+    def check_there(self) -> None:
+        """Look whether it is still there, where something was amiss: a run deletes what it does not keep.
+
+        Raises:
+            CheckpointNotFoundError: it is not, nor what was meant of it.
+            OSError: a store cannot be read.
+        """
+        key = join_key(self.ref.path, WEIGHTS_FILE if self.is_thinned else MANIFEST_FILE)  # which goes first
+        if not any(store.exists(key) for store in self.stores):
+            message = f"{self.ref.path} was deleted while it was read, as the run does not keep it: take another one"
+            raise CheckpointNotFoundError(message, path=self.ref.path)
+
+
+@contextmanager
+def reading(*sources: Source) -> Iterator[None]:
+    """What is read within is damaged only if it is still there.
+
+    Raises:
+        CheckpointNotFoundError: one of the sources was deleted meanwhile, in place of the damage.
+    """
+    try:
+        yield
+    except CorruptCheckpointError as error:
+        for source in sources:
+            try:
+                source.check_there()
+            except CheckpointNotFoundError as gone:
+                raise gone from error
+        raise
 
 
 def find(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 
 import pytest
@@ -14,6 +15,7 @@ from walks import Walk
 from resume_core import Keep
 from resume_core.cli.diff.leaves import _of_rank, _Walk, pairs_of
 from resume_core.cli.diff.values import _BLOCK, _change
+from resume_core.errors import CorruptCheckpointError
 from resume_core.image.read import Stored
 from resume_core.storage import FileReader, commit
 
@@ -232,6 +234,19 @@ def test_damage_is_no_difference(run):
     path.write_bytes(b"0" + path.read_bytes()[1:])
     code, text = diff(run, f"{path.parent.parent.name}/step-000000001")
     assert (code, "nothing was compared" in text, "is damaged" in text) == (1, True, True)
+
+
+def test_one_that_the_run_deletes_meanwhile_is_not_called_damaged(run, monkeypatch):
+    path = folder(run, 1)
+
+    def deleted(*_):
+        for name in ("manifest.json", "model.safetensors"):
+            (path / name).unlink()
+        raise CorruptCheckpointError("a file is missing")
+
+    monkeypatch.setattr(importlib.import_module("resume_core.cli.diff.compare"), "compare", deleted)
+    code, text = diff(run, f"{path.parent.name}/step-000000001")
+    assert (code, "step-000000001 was deleted while it was read" in text, "damaged" in text) == (2, True, False)
 
 
 def test_one_that_is_not_there(run, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import crafted
 import pytest
 from looking import folder, said, told
@@ -72,6 +74,33 @@ def test_a_part_that_is_missing_or_short(run, name):
     path.unlink()
     found = shown(run, code=1)
     assert any("missing" in problem for problem in found["problems"])
+
+
+def test_one_that_the_run_deletes_meanwhile_is_not_called_damaged(run, monkeypatch):
+    module = importlib.import_module("resume_core.cli.show.facts")
+    found = module._problems
+
+    def late(source):
+        for name in ("manifest.json", "model.safetensors"):
+            (folder(run, 3) / name).unlink()
+        return found(source)
+
+    monkeypatch.setattr(module, "_problems", late)
+    code, text = show(run)
+    assert (code, "was deleted while it was read" in text, "damaged" in text) == (2, True, False)
+
+
+def test_one_that_is_thinned_meanwhile_is_not_called_damaged(run, monkeypatch):
+    module = importlib.import_module("resume_core.cli.show.facts")
+    found = module._problems
+
+    def late(source):
+        (folder(run, 3) / "manifest.json").rename(folder(run, 3) / "weights.json")
+        (folder(run, 3) / "training.safetensors").unlink()
+        return found(source)
+
+    monkeypatch.setattr(module, "_problems", late)
+    assert show(run)[0] == 2
 
 
 def test_a_manifest_that_cannot_be_used(run):

@@ -48,9 +48,10 @@ def diff(
     console = Console(highlight=False, stderr=as_json)
     with answering("nothing was compared"):
         from resume_core.cli.diff.compare import compare, sources
+        from resume_core.cli.source import reading
 
         found = sources(a, b, options=options)
-        with bar(console, DownloadColumn()) if values else nullcontext() as progress:
+        with reading(*found), bar(console, DownloadColumn()) if values else nullcontext() as progress:
             compared = compare(*found, _teller(progress) if progress else None)
     if as_json:
         typer.echo(json.dumps(compared.as_json(), indent=1))

@@ -10,11 +10,8 @@ from typing import Any
 from resume_core.cli.export.formats import WEIGHTS, check, load_writer
 from resume_core.cli.export.output import check_place, placed
 from resume_core.cli.export.weights import copy_weights, notes_on_weights
-from resume_core.cli.source import Source, find
+from resume_core.cli.source import Source, find, reading
 from resume_core.cli.words import counted
-from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
-from resume_core.storage import Store
-from resume_core.storage.paths import MANIFEST_FILE, WEIGHTS_FILE, join_key
 
 __all__ = ["Exported", "Request", "export"]
 
@@ -72,7 +69,7 @@ def export(request: Request) -> Exported:
     names = None if writer is None else writer.names
     check_place(request.out, force=request.force, names=names)
     source = find(request.url, request.name, scratch=request.scratch, options=request.options)
-    try:
+    with reading(source):
         structure = None if source.is_thinned else source.structure
         check(request.format, source.ref.path, structure)
         checkpoint = None if writer is None else source.read()
@@ -82,22 +79,7 @@ def export(request: Request) -> Exported:
                 notes = notes_on_weights(structure)
             else:
                 notes = writer.write(checkpoint, path)
-    except CorruptCheckpointError as error:
-        raise _gone_or_damaged(source, error) from error
     return Exported(source.ref.path, _place(source), notes)
-
-
-def _gone_or_damaged(source: Source, error: CorruptCheckpointError) -> Exception:
-    """A run that is under way deletes what it does not keep, the manifest first."""
-    path = source.ref.path
-    if any(_is_there(store, path) for store in source.stores):
-        return error
-    message = f"{path} was deleted while it was read, as the run does not keep it: export another one"
-    return CheckpointNotFoundError(message, path=path)
-
-
-def _is_there(store: Store, path: str) -> bool:
-    return store.exists(join_key(path, MANIFEST_FILE)) or store.exists(join_key(path, WEIGHTS_FILE))
 
 
 def _place(source: Source) -> str:

@@ -117,7 +117,7 @@ def facts(
         options: for fsspec.
 
     Raises:
-        CheckpointNotFoundError: there is none.
+        CheckpointNotFoundError: there is none, or it was deleted while it was read.
         CorruptCheckpointError: its manifest cannot be used.
         ValueError: a URL that cannot be meant.
         OSError: the store cannot be read.
@@ -126,6 +126,8 @@ def facts(
     manifest = source.manifest
     problems = list(_problems(source))
     tensors = _tensors(source, problems)
+    if problems:
+        source.check_there()
     parts = _parts(manifest)
     total = sum(part.size_bytes for part in parts)
     weights = sum(record.size_bytes for record in manifest.files if record.name == MODEL_FILE)
