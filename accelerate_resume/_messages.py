@@ -20,10 +20,14 @@ class _UnlessConfigured(logging.StreamHandler[Any]):
             super().emit(record)
 
 
-def messages_of(ranks: Ranks) -> logging.Logger:
-    """The logger of a run, whose messages are seen in a script that has configured no logging, too."""
+def messages_of(ranks: Ranks | None = None) -> logging.Logger:
+    """The logger of a run, whose messages are seen in a script that has configured no logging, too.
+
+    Args:
+        ranks: of which the first one speaks; None for a process that speaks for itself.
+    """
     if not any(isinstance(handler, _UnlessConfigured) for handler in _log.handlers):
         _log.addHandler(_UnlessConfigured())
         if _log.level == logging.NOTSET:
             _log.setLevel(logging.INFO)
-    return ranks.logger(_log)
+    return (ranks or Ranks()).logger(_log)

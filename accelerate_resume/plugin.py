@@ -15,7 +15,7 @@ from accelerate_resume._messages import messages_of
 from accelerate_resume._own_states import ALONE, OwnStates
 from accelerate_resume._probe import attach_mark, plugin_before, probe, refuse_unsupported
 from accelerate_resume._strangers import tell_of_strangers
-from resume_core.candidates import resume_mode
+from resume_core.candidates import resume_mode, say_off
 from resume_core.capture.describe import seed_fact
 from resume_core.drill import is_rehearsal
 from resume_core.errors import ResumeError
@@ -128,6 +128,8 @@ class ResumePlugin:
             raise ResumeError("this ResumePlugin is attached already: make another one, with a directory of its own")
         probe(accelerator)
         if self._is_off:
+            if accelerator.is_main_process:
+                say_off(messages_of())
             return self
         refuse_unsupported(accelerator)
         before = plugin_before(accelerator)

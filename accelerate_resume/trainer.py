@@ -12,11 +12,12 @@ from transformers import TrainerCallback
 
 from accelerate_resume._hf_probe import find_trainer, probe, put_first, refuse_unsupported
 from accelerate_resume._hf_trainer import HfTrainer
+from accelerate_resume._messages import messages_of
 from accelerate_resume._probe import probe as probe_accelerator
 from accelerate_resume._probe import refuse_attached
 from accelerate_resume._probe import refuse_unsupported as refuse_accelerator
 from accelerate_resume._trainer_run import TrainerRun
-from resume_core.candidates import resume_mode
+from resume_core.candidates import resume_mode, say_off
 from resume_core.drill import is_rehearsal
 from resume_core.errors import ResumeError
 from resume_core.options import session_options
@@ -161,6 +162,8 @@ class TrainerResumeCallback(TrainerCallback):  # type: ignore[misc]
     def _called(self, plain: Callable[..., Any], resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """The Trainer is not told what to go on from: it would load that before anything was compared."""
         if self._is_off:
+            if self._trainer.is_world_process_zero():
+                say_off(messages_of())
             return plain(resume_from_checkpoint, *args, **kwargs)
         self._given = resume_from_checkpoint
         try:

@@ -19,7 +19,7 @@ from lightning_resume._place import EXACT_HOOKS
 from lightning_resume._probe import probe, refuse_unsupported
 from lightning_resume._trainer import Moments, TrainerAdapter
 from lightning_resume._tuners import Findings, is_tuner_fit
-from resume_core.candidates import named_checkpoint, peek, resume_mode
+from resume_core.candidates import named_checkpoint, peek, resume_mode, say_off
 from resume_core.capture.attributes import AttributeWatch, changed_note
 from resume_core.capture.describe import seed_fact
 from resume_core.capture.loader_warnings import loader_warnings
@@ -153,6 +153,8 @@ class ResumeCallback(Callback):
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Take over the fit that is about to begin."""
         if not self._is_on(trainer, stage):
+            if stage == "fit" and not trainer.fast_dev_run and trainer.is_global_zero:
+                say_off(_log_of(trainer))
             return
         if sum(isinstance(c, ResumeCallback) and not c._yields for c in trainer.callbacks) > 1:
             raise ResumeError("this Trainer has two ResumeCallbacks: one run has one directory, so keep one of them")
@@ -163,8 +165,7 @@ class ResumeCallback(Callback):
         carries = self._directory is None
         framework = FitFramework(trainer, seed, self._findings, goes_on=named, carries=carries)
         adapter = TrainerAdapter(framework, self._findings)
-        # below the framework's own logger, so that messages show wherever its own do
-        self._log = framework.ranks.logger(logging.getLogger(f"{package_of(trainer).root}.exact_resume"))
+        self._log = framework.ranks.logger(_log_of(trainer))
         session = self._new_session(adapter)
         preamble = session.preamble()
         self._findings.found.update(preamble.get("findings", {}))
@@ -341,3 +342,8 @@ def _without_own_state(owners: Mapping[str, Any], package: Package) -> dict[str,
         for name, owner in owners.items()
         if not any(package.is_overridden(hook, owner, parents.get(name, package.Callback)) for hook in hooks)
     }
+
+
+def _log_of(trainer: Any) -> logging.Logger:
+    """Below the framework's own logger, so that messages show wherever its own do."""
+    return logging.getLogger(f"{package_of(trainer).root}.exact_resume")

@@ -40,7 +40,7 @@ def report(accepted: Accepted, log: logging.Logger) -> None:
         (logging.WARNING if hopes else logging.INFO, kept, not_applied),
         (logging.WARNING, inexact, accepted.inexact),
         (logging.INFO, "changes that were allowed:\n%s", applied),
-        (logging.INFO, "other differences, for your information:\n%s", others),
+        (logging.INFO, "what else differs, and alters no run:\n%s", others),
     ):
         if differences:
             log.log(level, text, table(differences))

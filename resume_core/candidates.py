@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from resume_core.nearest import nearest
 from resume_core.saved_header import read_preamble
 from resume_core.storage import CheckpointRef, Lineage
 
-__all__ = ["asked", "first_preamble", "line", "named_checkpoint", "open_lineage", "peek", "resume_mode"]
+__all__ = ["asked", "first_preamble", "line", "named_checkpoint", "open_lineage", "peek", "resume_mode", "say_off"]
 
 
 _A_NAME = 'the name of a checkpoint ("attempt-0002/step-000000500", "step 500")'
@@ -51,6 +52,12 @@ def asked(mode: str) -> str:
     return f"EXACT_RESUME={json.dumps(mode)}" if os.environ.get("EXACT_RESUME") else f"resume={json.dumps(mode)}"
 
 
+def say_off(log: logging.Logger) -> None:
+    """Say that a plugin does nothing: who has once put that into the environment may not remember it."""
+    level = logging.WARNING if os.environ.get("EXACT_RESUME") else logging.INFO
+    log.log(level, "%s: nothing of this run is saved, and it goes on from nothing", asked("off"))
+
+
 def named_checkpoint(mode: str) -> str | None:
     """The checkpoint that a mode of `resume_mode` names, if it does."""
     return None if mode in _MODES else mode
@@ -72,9 +79,7 @@ def line(lineage: Lineage, resume: str) -> Iterator[CheckpointRef]:
     except CheckpointNotFoundError as error:
         if os.environ.get("EXACT_RESUME") != resume:
             raise
-        modes = ", ".join(_MODES)
-        message = f"the environment variable EXACT_RESUME takes {modes} or the name of a checkpoint: {error}"
-        raise CheckpointNotFoundError(message, path=error.path) from error
+        raise CheckpointNotFoundError(f"{asked(resume)}: {error}", path=error.path) from None
 
 
 def first_preamble(lineage: Lineage, candidates: Iterable[CheckpointRef]) -> Mapping[str, Any]:

@@ -2,11 +2,13 @@
 
 An attempt that was killed has said nothing at its end, and its history is as old as the last time it was written. Its
 newest checkpoint may be newer, and says when it was taken, how far training had come, and for how long it had trained.
+Of one that is deleted by now, the claim of the attempt that went on from it says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -36,13 +38,16 @@ def read_heard(lineage: Lineage, attempt: str) -> PastAttempt | None:
         OSError: the store cannot be read.
     """
     past = read_history(lineage.store, attempt)
-    newest = None if past is None or past.cause is not None else _newest(lineage, attempt)
-    if past is None or newest is None:
+    if past is None or past.cause is not None:
         return past
-    try:
-        return _brought_up(past, newest.ref.path, newest.header)
-    except (KeyError, TypeError, ValueError):  # a manifest somebody has made
-        return past
+    if (newest := _newest(lineage, attempt)) is not None:
+        with suppress(KeyError, TypeError, ValueError):  # a manifest somebody has made
+            past = _brought_up(past, newest.ref.path, newest.header)
+    for later in lineage.attempts():
+        if later.restored_from is not None and later.restored_from.attempt == attempt:
+            with suppress(KeyError, TypeError, ValueError):  # one of an older release, or that somebody has made
+                past = _brought_up(past, later.restored_from.path, later.info["restored_header"])
+    return past
 
 
 def _newest(lineage: Lineage, attempt: str) -> Manifest | None:

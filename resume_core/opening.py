@@ -84,6 +84,7 @@ class Opening:
             "key": beginning.key,
             "keep": asdict(keep),
             "restored_digest": restored and restored.digest,
+            "restored_header": restored and dict(restored.told),
             **beginning.origin_fact,
         }
 

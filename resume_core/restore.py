@@ -25,7 +25,7 @@ from resume_core.errors import (
 from resume_core.origin import ORIGIN, Origin
 from resume_core.policy import Changes
 from resume_core.ranks import Ranks
-from resume_core.saved_header import Header, header_of
+from resume_core.saved_header import TOLD, Header, header_of
 from resume_core.state import Progress, RunConfig, State
 from resume_core.storage import CheckpointRef, Lineage, Manifest
 
@@ -52,6 +52,7 @@ class Restored:
         all_bytes: of the files of all ranks.
         digest: that of its manifest, as it stands there.
         evidence: what the save knew of the batch behind it, see `resume_core.evidence`.
+        told: of its header what times and places are accounted by; the checkpoint may be deleted later.
     """
 
     ref: CheckpointRef
@@ -66,6 +67,7 @@ class Restored:
     all_bytes: int
     digest: str
     evidence: Mapping[str, Any]
+    told: Mapping[str, Any]
 
 
 class Restorer:
@@ -215,6 +217,7 @@ class Restorer:
             all_bytes=sum(record.size_bytes for record in manifest.files),
             digest=manifest.digest,
             evidence=header.evidence,
+            told={name: manifest.header[name] for name in TOLD if name in manifest.header},
         )
         return restored, state
 

@@ -17,7 +17,10 @@ from resume_core.origin import ORIGIN, Origin
 from resume_core.state import Progress, RunConfig
 from resume_core.storage import CheckpointRef, Lineage, Manifest
 
-__all__ = ["Header", "fit_of", "header_of", "origin_of", "read_key", "read_origin", "read_preamble"]
+__all__ = ["TOLD", "Header", "fit_of", "header_of", "origin_of", "read_key", "read_origin", "read_preamble"]
+
+TOLD = ("progress", "time", "trained_s")
+"""Fields that say how far an attempt had come, and when: the claim of one that goes on from it has them too."""
 
 
 @dataclass(frozen=True)

@@ -190,9 +190,10 @@ def test_a_run_that_is_required_and_not_there_is_an_error(tmp_path):
         new_run(tmp_path, resume="must")[1].epochs(1)
 
 
-def test_switched_off_nothing_is_taken_over(tmp_path, monkeypatch):
+def test_switched_off_nothing_is_taken_over(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("EXACT_RESUME", "off")
     run = new_run(tmp_path)
+    assert 'EXACT_RESUME="off": nothing of this run is saved' in caplog.text
     assert list(run[1].epochs(3)) == [0, 1, 2]
     assert ResumePlugin(tmp_path).restore() == 0
     run[1].save()

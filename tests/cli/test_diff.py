@@ -225,6 +225,13 @@ def test_weights_alone_are_compared_with_a_whole_one(tmp_path):
     assert "weights only" in diff(run, name)[1]
 
 
+def test_two_of_one_run_are_named_behind_it(run):
+    one, two = compared(run, "1", "2"), compared(f"{run}/attempt-0001", "1", "2")
+    assert [side["progress"]["step"] for side in (one["a"], one["b"])] == [1, 2]
+    assert one == two
+    assert diff(run, "1", "7")[0] == 2
+
+
 def test_no_values(run):
     assert compared(run, f"{folder(run, 1).parent.name}/step-000000001", "--no-values")["tensors"] is None
 

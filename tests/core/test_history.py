@@ -12,53 +12,25 @@ import sys
 import threading
 import time
 import weakref
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 
 import pytest
+from pasts import EVERY_2, LOG, SEEN, TOLD, lineage, newest, stop
 from scratches import killed_before_promotion, promotions_fail
 
 from resume_core import errors
 from resume_core.checkpointer import Pending
 from resume_core.goodput import account
-from resume_core.heard import read_heard
 from resume_core.history import History
 from resume_core.policy import Preemption, SaveEvery
 from resume_core.session import Session
 from resume_core.state import Ending, Progress
-from resume_core.storage import Lineage, open_store, put_history, read_history, seal
-
-LOG = logging.getLogger("test")
-EVERY_2 = SaveEvery(steps=2, minutes=None)
-
-SEEN = {"time": "2026-11-30T11:00:00.000+00:00", "up_s": 1.0, "trained_s": 1.0, "step": 1, "batch": 1, "epoch": 0}
-TOLD = {"attempt": "a", "host": "h", "started": SEEN["time"], "first_batch_s": None, "resumed": None, "seen": SEEN}
-TOLD |= {"cause": None, "why": None, "earlier": {}, "saves": []}
+from resume_core.storage import put_history, seal
 
 
 class Unspeakable(Exception):
     def __str__(self):
         raise ValueError("no text")
-
-
-def lineage(directory):
-    return Lineage(open_store(directory))
-
-
-def newest(directory):
-    found = lineage(directory)
-    return read_history(found.store, found.newest().name)
-
-
-def stop(run, error=None, *, killed=False):
-    """The end of an attempt; a killed one says nothing at its end, but what it had written stays."""
-    if killed:
-        history = run.session._history
-        if history._writing is not None:
-            history._writing.join()
-        history._write()
-        history._writing.join()
-        history._put = None
-    run.session.end(error)
 
 
 def test_an_attempt_tells_when_it_ran_how_far_it_came_and_what_its_saves_took(directory, start):
@@ -440,67 +412,6 @@ def test_the_names_of_the_file_are_ours(tmp_path, start):
     run.session.end()
     assert not left.exists()  # cleaned at the next start
     assert (first / "history.json").exists()
-
-
-def written_last(directory, ago_s, batch=1, **fields):
-    """The history of the newest attempt as it was so many seconds ago, after so many batches and no save."""
-    found = lineage(directory)
-    then = (datetime.now(timezone.utc) - timedelta(seconds=ago_s)).isoformat(timespec="milliseconds")
-    told = {
-        **TOLD,
-        "started": then,
-        "first_batch_s": 0.5,
-        "seen": {**SEEN, "time": then, "step": batch, "batch": batch},
-        **fields,
-    }
-    put_history(found.store, found.newest().name, {**told, "attempt": found.newest().name})
-    return found, found.newest().name
-
-
-def test_a_killed_attempt_was_heard_of_when_it_saved_last(directory, start):
-    run = start(directory, save=EVERY_2)
-    run.session._history._begun_s = run.session._history._start_s - 50
-    stop(run.train(5), killed=True)
-    found, attempt = written_last(directory, 100)
-    heard, told = read_heard(found, attempt), read_history(found.store, attempt)
-    (newest, *_) = found.checkpoints(attempt)
-    header = found.read_manifest(newest).header
-    assert heard.seen == header["time"] > told.seen
-    assert heard.up_s == pytest.approx(100, abs=3)
-    assert heard.trained_s == header["trained_s"] > 1.0
-    assert heard.at == {"step": 4, "batch": 4, "epoch": 0}
-    assert [(save["path"], save["batch"]) for save in heard.saves] == [(newest.path, 4)]
-    sums = account(found, attempt, LOG)
-    assert sums.wall_s == pytest.approx(100, abs=3)
-    assert (sums.shares[0].kept_s, sums.shares[0].lost_batches) == (header["trained_s"], 0)
-
-
-def test_one_that_has_said_how_it_ended_has_said_when(directory, start):
-    stop(start(directory, save=EVERY_2).train(5))
-    found, attempt = written_last(directory, 100, cause="failed")
-    assert read_heard(found, attempt) == read_history(found.store, attempt)
-
-
-@pytest.mark.parametrize("what", ["newer", "header"])
-def test_a_checkpoint_that_tells_nothing_newer_changes_nothing(directory, start, what, monkeypatch):
-    run = start(directory, save=EVERY_2)
-    if what == "header":
-        plain = run.session._header
-        monkeypatch.setattr(run.session, "_header", lambda *each: plain(*each) | {"time": "then"})
-    stop(run.train(5), killed=True)
-    found, attempt = written_last(directory, -100, batch=9) if what == "newer" else written_last(directory, 100)
-    assert read_heard(found, attempt) == read_history(found.store, attempt)
-
-
-def test_a_checkpoint_of_a_later_batch_is_newer_whatever_the_clock_says(directory, start):
-    """Times in manifests were whole seconds once: one that was taken behind the history seemed to be older."""
-    stop(start(directory, save=EVERY_2).train(5), killed=True)
-    found, attempt = written_last(directory, -0.9)
-    heard, told = read_heard(found, attempt), read_history(found.store, attempt)
-    assert (heard.at["step"], heard.at["batch"]) == (4, 4)
-    assert heard.seen == told.seen
-    assert heard.up_s >= heard.trained_s
-    assert [save["batch"] for save in heard.saves] == [4]
 
 
 def test_a_young_attempt_writes_more_often():

@@ -246,7 +246,7 @@ def test_threads_are_put_back_to_what_the_run_computed_with(directory, start, to
 def test_a_checkpoint_that_the_environment_names_is_said_to_be_its(directory, start, monkeypatch):
     start(directory).train(1).session.end()
     monkeypatch.setenv("EXACT_RESUME", "attempt-0007")
-    with pytest.raises(CheckpointNotFoundError, match="EXACT_RESUME takes auto, must, never, off"):
+    with pytest.raises(CheckpointNotFoundError, match=r'^EXACT_RESUME="[^"]+": there is no checkpoint'):
         start(directory)
     monkeypatch.setenv("EXACT_RESUME", "atuo")
     with pytest.raises(ValueError, match=r'EXACT_RESUME takes auto, must, never, off .*Did you mean "auto"'):

@@ -170,13 +170,14 @@ def test_never_begins_anew_and_leaves_what_was_there(fit, tmp_path, messages):
     assert set(before) <= set(checkpoints(tmp_path))
 
 
-def test_the_environment_overrides_the_argument(fit, tmp_path, monkeypatch):
+def test_the_environment_overrides_the_argument(fit, tmp_path, monkeypatch, messages):
     monkeypatch.setenv("EXACT_RESUME", "must")
     with pytest.raises(CheckpointNotFoundError):
         fit()
     monkeypatch.setenv("EXACT_RESUME", "off")
     fit()
     assert not (tmp_path / "run").exists()
+    assert 'EXACT_RESUME="off": nothing of this run is saved' in "\n".join(messages())
 
 
 def fail_writes(monkeypatch, *numbers):

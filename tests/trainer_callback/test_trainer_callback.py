@@ -66,9 +66,10 @@ def test_told_to_go_on_from_a_folder_a_run_without_any_goes_on_from_its_director
     assert "no whole checkpoint-N" in caplog.text
 
 
-def test_turned_off_it_does_nothing(tmp_path, monkeypatch):
+def test_turned_off_it_does_nothing(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("EXACT_RESUME", "off")
     assert make_trainer(tmp_path, TrainerResumeCallback(tmp_path / "run")).train().global_step == 1
+    assert 'EXACT_RESUME="off": nothing of this run is saved' in caplog.text
     assert not (tmp_path / "run").exists()
 
 

@@ -31,6 +31,9 @@ _MOST = 10
 def diff(
     a: Annotated[str, typer.Argument(help="A checkpoint, or a run or an attempt of which the newest is taken.")],
     b: Annotated[str, typer.Argument(help="Another one; the name of an attempt or a checkpoint in A's run will do.")],
+    c: Annotated[
+        str | None, typer.Argument(metavar="[C]", help="With three, A is a run, and the others are names in it.")
+    ] = None,
     most: Annotated[int, typer.Option("--most", "-n", min=1, help="Rows of each table.")] = _MOST,
     values: Annotated[bool, typer.Option("--values/--no-values", help="Compare the elements of tensors.")] = True,
     as_json: AsJson = False,
@@ -50,7 +53,7 @@ def diff(
         from resume_core.cli.diff.compare import compare, sources
         from resume_core.cli.source import reading
 
-        found = sources(a, b, options=options)
+        found = sources(a, b, c, options=options)
         with reading(*found), bar(console, DownloadColumn()) if values else nullcontext() as progress:
             compared = compare(*found, _teller(progress) if progress else None)
     if as_json:

@@ -76,8 +76,14 @@ class Compared:
         return asdict(self) | {"is_same": self.is_same}
 
 
-def sources(a: str, b: str, *, options: Mapping[str, Any] | None = None) -> tuple[Source, Source]:
+def sources(a: str, b: str, c: str | None = None, *, options: Mapping[str, Any] | None = None) -> tuple[Source, Source]:
     """The checkpoints that two URLs name; the second may be a name in the run of the first.
+
+    Args:
+        a: the first one; with ``c`` a run.
+        b: the second one; with ``c`` the name of the first.
+        c: the name of the second one.
+        options: for fsspec.
 
     Raises:
         CheckpointNotFoundError: there is no such checkpoint.
@@ -85,6 +91,8 @@ def sources(a: str, b: str, *, options: Mapping[str, Any] | None = None) -> tupl
         ValueError: a URL that cannot be meant.
         OSError: a store cannot be read.
     """
+    if c is not None:
+        return find(a, b, options=options), find(a, c, options=options)
     second = (a, b) if (is_name(b) or is_best(b)) and not os.path.lexists(b) else (b,)
     return find(a, options=options), find(*second, options=options)
 
