@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 
+from resume_core.nearest import nearest
 from resume_core.storage import Store
 from resume_core.storage.paths import ATTEMPT_FILE, parse_attempt_folder, parse_checkpoint_folder
 
@@ -23,7 +24,7 @@ def no_run(store: Store) -> str:
     """
     url = store.url
     if "://" not in url and not os.path.lexists(url):
-        return f"{url} does not exist"
+        return f"{url} does not exist" + _alike(url)
     if "://" not in url and os.path.isfile(url):
         return f"{url} is a file, and no directory of a run"
     parent, _, name = url.rstrip("/").rpartition("/")
@@ -37,6 +38,17 @@ def no_run(store: Store) -> str:
         more = " and more" if len(runs) > _MOST_NAMED else ""
         return f"{url} is no directory of a run; runs lie below it: {', '.join(runs[:_MOST_NAMED])}{more}"
     return f"{url} is no directory of a run: there is no attempt in it"
+
+
+def _alike(path: str) -> str:
+    """A question that names the folder beside a missing one that is spelt most like it; empty without one."""
+    parent, name = os.path.split(path)
+    try:
+        folders = [entry.name for entry in islice(os.scandir(parent), _MOST_LOOKED_AT) if entry.is_dir()]
+    except OSError:
+        return ""
+    found = nearest(name, folders)
+    return f". Did you mean {os.path.join(parent, found)}?" if found else ""
 
 
 def _runs(store: Store, names: list[str]) -> Iterator[str]:

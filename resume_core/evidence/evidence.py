@@ -379,6 +379,6 @@ def _sentence(result: Mapping[str, Any]) -> str:
     if result["is_recorded"]:
         return f"not checked: no step was trained behind {path}"
     return (
-        f"not checked: of what followed {path} no record was written (that is done when all steps of the check are "
-        "there); positions and learning rate are as they were when it was saved"
+        f"not checked: the run ended within the first steps after {path}, before it had recorded them to be compared "
+        "with; positions and learning rate are as they were when it was saved"
     )

@@ -36,6 +36,12 @@ def test_each_kind_of_place_has_its_sentence(runs, tmp_path):
     assert say(tmp_path / "empty").endswith("is no directory of a run: there is no attempt in it")
 
 
+def test_a_name_that_is_misspelt_is_answered_with_the_one_that_is_there(runs):
+    trained(str(runs / "baseline"), 1)
+    assert say(runs / "basleine").endswith(f"/basleine does not exist. Did you mean {runs / 'baseline'}?")
+    assert say(runs / "none" / "baseline").endswith("/none/baseline does not exist")
+
+
 def test_of_many_runs_some_are_named(runs):
     for number in range(9):
         trained(str(runs / f"many-{number}"), 1)

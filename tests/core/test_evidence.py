@@ -113,7 +113,7 @@ def test_without_a_record_what_the_save_predicted_is_checked(tmp_path, caplog):
     Run(directory).train(5).session.wait()  # killed right behind its save
     Run(directory).train(1)
     assert (result(directory)["verdict"], result(directory)["is_recorded"]) == ("not checked", False)
-    assert "not checked: of what followed attempt-0001" in caplog.text
+    assert "not checked: the run ended within the first steps after attempt-0001" in caplog.text
 
 
 @pytest.mark.parametrize(
