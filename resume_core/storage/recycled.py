@@ -14,6 +14,9 @@ A committed file must never be seen to change, by nobody. What is written over
 - is open or mapped nowhere: a reader may have mapped weights long ago, and reads from what was deleted as from any
   file. A write lease is granted on such a file alone (fcntl(2), F_SETLEASE).
 
+A reader that has gone may have put pages of it into a pipe or a socket (sendfile(2)), where they still are. Writes past
+the page cache leave those as they are. What does not fill a page goes through the cache, so its page is cut off first.
+
 A lease knows of this machine's readers only, so it is done on file systems of one machine's own disks, and where they
 gain by it. Everywhere else, and where anything is in the way, the file is deleted and a new one written. So it is when
 a disk is full: `release_all` gives up what all stores of this process have kept.
@@ -24,6 +27,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import itertools
+import mmap
 import os
 import secrets
 import signal
@@ -174,7 +178,7 @@ def _move(kept: _Kept, path: str, size_bytes: int) -> int | None:
     try:
         fd = os.open(kept.path, os.O_WRONLY | os.O_DIRECT | os.O_NOFOLLOW | os.O_CLOEXEC)
         if _trace(os.fstat(fd)) == kept.trace and _is_alone(fd):
-            os.truncate(fd, size_bytes)
+            os.truncate(fd, size_bytes - size_bytes % mmap.PAGESIZE)
             os.rename(kept.path, path)
             return fd
     except OSError:

@@ -159,6 +159,29 @@ def test_a_file_that_somebody_has_open_or_mapped_stays_as_it_is(store, tmp_path,
         assert written_anew(store)
 
 
+def test_what_a_reader_has_passed_on_and_is_still_on_its_way_stays_as_it_is(store):
+    """splice(2), as sendfile(2) of a server does, puts pages of the cache into a pipe or a socket, not copies."""
+
+    def save(key, tag, num_bytes=2 * PAGE + 100):
+        memory = mmap.mmap(-1, num_bytes)  # whole pages go past the cache, as those of an arena
+        memory.write(tag * num_bytes)
+        with store.open_sink(key, num_bytes) as sink:
+            sink.write_at(0, memoryview(memory))
+
+    save(FILE, b"a")
+    before = inode(store, FILE)
+    out, into = os.pipe()
+    with open(os.path.join(store.url, FILE), "rb") as file:
+        num_bytes = os.splice(file.fileno(), into, 2 * PAGE + 100)
+    store.recycle(FILE)
+    save(NEXT, b"b", 2 * PAGE + 50)
+    assert os.read(out, num_bytes) == b"a" * num_bytes
+    assert store.read(NEXT) == b"b" * (2 * PAGE + 50)
+    assert inode(store, NEXT) == before
+    os.close(out)
+    os.close(into)
+
+
 def test_once_the_reader_is_gone_it_may_be_written_over(store):
     with _opened(os.path.join(store.url, FILE)):
         pass
