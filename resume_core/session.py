@@ -139,6 +139,7 @@ class Session:
         self._attempt: Attempt | None = None
         self._checked_at: int | None = None
         self._start_s = time.monotonic()
+        self._pid = os.getpid()
 
     def _new_evidence(self, check: Check, watch: Watch) -> Evidence:
         if self._drill is not None:
@@ -384,6 +385,8 @@ class Session:
             progress: where training stands.
             error: the exception.
         """
+        if os.getpid() != self._pid:  # see `end`
+            return
         same = progress == self._boundary and not progress.ends_epoch and self._ranks.size == 1
         if self._attempt is None or self._is_stranded or not same or self._saved_at == progress.batch:
             return
@@ -478,10 +481,15 @@ class Session:
             error: what ended it, None when it ran to its end. With one, a failed save is logged and not raised, and
                 other ranks are waited for only as long as it takes them to hear of a refusal.
 
+        In a process that the training has forked, and that leaves it by an exception (``sys.exit``), nothing is done:
+        the run is not over, and the thread that writes is not there to be waited for.
+
         Raises:
             SaveFailedError: the last save failed.
             SupersededError: a newer attempt of the run has started.
         """
+        if os.getpid() != self._pid:
+            return
         try:
             self._boundaries.end(error)
         except BaseException as problem:  # the last save failed, which is what has ended the run

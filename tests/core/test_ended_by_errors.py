@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
+import warnings
 
 import pytest
 import torch
@@ -36,6 +40,38 @@ def test_what_is_staged_is_committed_when_memory_is_out(directory, start, monkey
     run.session.end(torch.OutOfMemoryError("CUDA out of memory"))
     assert max(steps(directory)) == 3
     assert start(directory, save=NEVER).num == 3
+
+
+def test_a_process_that_the_training_forks_waits_for_no_save_and_ends_no_run(directory, start, monkeypatch):
+    run = start(directory, save=NEVER).train(2)
+    write, may_write = Pending.write, threading.Event()
+
+    def late(*args, **kwargs):
+        may_write.wait(60)
+        return write(*args, **kwargs)
+
+    monkeypatch.setattr(Pending, "write", late)
+    run.session.request()
+    run.train(1, settle=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 warns of forks beside threads
+        child = os.fork()
+    if child == 0:
+        run.session.stranded(Progress(step=3, batch=3), SystemExit(0))
+        run.session.end(SystemExit(0))
+        os._exit(7)
+    deadline, found = time.monotonic() + 20, 0
+    while not found and time.monotonic() < deadline:
+        time.sleep(0.01)
+        found, status = os.waitpid(child, os.WNOHANG)
+    if not found:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert found, "it waits for a thread that it does not have"
+    assert os.waitstatus_to_exitcode(status) == 7
+    may_write.set()
+    run.train(2).session.end()
+    assert start(directory, save=NEVER).num >= 3
 
 
 @pytest.mark.parametrize("in_window", [False, True])
