@@ -17,6 +17,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
+from resume_core.capture.function_code import function_globals, function_source
 from resume_core.capture.plain import callable_name, callable_settings, class_path, is_setting, plain
 from resume_core.state import Fact
 
@@ -98,8 +99,8 @@ def describe_schedulers(schedulers: Iterable[object]) -> dict[str, Fact]:
     """Class, horizon and other settings of each learning-rate scheduler, as ``"scheduler.0.T_max"``.
 
     Read are the public attributes that hold plain values, except those that move (``last_epoch`` and the like), the
-    arguments, defaults and closures of lambdas, and nested schedulers (``"scheduler.0.schedulers.1.T_max"``). The
-    names of lambdas are information: their code is not compared.
+    arguments, defaults and closures of lambdas, the globals that they read and their source, and nested schedulers
+    (``"scheduler.0.schedulers.1.T_max"``). The names of lambdas are information.
     """
     facts: dict[str, Fact] = {}
     for i, scheduler in enumerate(schedulers):
@@ -149,7 +150,10 @@ def _scheduler_setting(place: str, value: Any) -> dict[str, Fact]:
         return {}
     facts = {place: Fact([item and callable_name(item) for item in functions], "info")}
     for i, item in enumerate(functions):
-        facts |= {f"{place}.{i}.{name}": Fact(setting) for name, setting in callable_settings(item).items()}
+        source = function_source(item)
+        told = {} if source is None else {"source": plain(source)}
+        told |= {**function_globals(item), **callable_settings(item)}
+        facts |= {f"{place}.{i}.{name}": Fact(setting) for name, setting in told.items()}
     return facts
 
 

@@ -12,13 +12,14 @@ __all__ = ["FACTS", "FACTS_VERSION", "is_new"]
 FACTS = "facts"
 """The name of the fact that says which of these lists a run was described by. Lists without it are the first."""
 
-FACTS_VERSION = 2
+FACTS_VERSION = 3
 
 _NEW: dict[int, re.Pattern[str]] = {
     2: re.compile(
         r"environment\..*|modules\..*|(?:data_)?hparams\..*|model_config\..*|sample_ids\..*|trainer\..*"
         r"|data\.\d+\.(?:collate_fn|worker_init_fn)(?:\..*)?|data\..*\.files(?:\..*)?"
     ),
+    3: re.compile(r"scheduler\..*(?:lambda|fn)s?\.\d+\..*"),
 }
 """By version: names that are facts since then."""
 

@@ -216,7 +216,8 @@ def _advice(refused: tuple[Difference, ...], changes: Changes, idle: list[str], 
         which = " of the others" if mixed else ""
         steps.append(
             f"or accept the differences{which}: Changes(allow={listed})\n"
-            "    (randomness and the settings of optimizers and schedulers go on as they were saved all the same)"
+            "    (randomness and the settings of optimizers and schedulers go on as they were saved all the same; the "
+            "functions of a schedule do not)"
         )
     if idle:
         steps.insert(0, f"Changes(allow=...) names what no run has: {idle_text(idle, known)}")

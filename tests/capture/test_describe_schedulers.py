@@ -2,6 +2,8 @@
 
 import functools
 import math
+import statistics
+import sys
 
 import pytest
 from descriptions import changed, sequential, sgd, through_json
@@ -21,7 +23,9 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
+from resume_core.capture.as_saved import goes_on_as_saved
 from resume_core.capture.describe import describe_optimizers, describe_schedulers
+from resume_core.capture.function_code import function_globals, function_source
 from resume_core.capture.runconfig import diff
 from resume_core.state import Fact
 
@@ -184,3 +188,78 @@ def test_a_scheduler_of_the_users_own_is_described_by_its_plain_attributes():
 
     assert facts["scheduler.0.horizon"].value == 50
     assert {name for name in facts if facts[name].severity == "run"} == {"scheduler.0.class", "scheduler.0.horizon"}
+
+
+RATE = 0.9
+
+
+def halves(step):
+    """Some words."""
+    factor = 0.5**step  # and more
+    return max(each for each in [factor, 0])
+
+
+def thirds(step):
+    factor = (1 / 3) ** step
+    return max(each for each in [factor, 0])
+
+
+def same_as_halves(step):
+    factor = 0.5**step
+    return max(each for each in [factor, 0])
+
+
+class Falls:
+    def __call__(self, step):
+        return 0.1**step
+
+
+def of_schedule(*schedules):
+    return [describe_schedulers([LambdaLR(sgd(), schedule)]) for schedule in schedules]
+
+
+has_positions = pytest.mark.skipif(sys.version_info < (3, 11), reason="where expressions lie is known since 3.11")
+
+
+@has_positions
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda step: 0.9**step, lambda step: 0.8**step),
+        (lambda step: step + 1, lambda step: step - 1),
+        (halves, thirds),
+        (functools.partial(halves), functools.partial(thirds)),
+        (Decay(0.9), Falls()),
+    ],
+)
+def test_what_the_function_of_a_schedule_computes_is_a_fact_of_the_run(one, other):
+    one, other = of_schedule(one, other)
+    (name, *_) = [name for name in changed(one, other) if name.endswith(".source")]
+    assert name == "scheduler.0.lr_lambdas.0.source"
+    assert one[name].severity == "run"
+    assert not goes_on_as_saved(name)
+
+
+def test_comments_and_spaces_of_it_are_none_and_neither_is_what_else_a_line_holds():
+    assert not [name for name in changed(*of_schedule(halves, same_as_halves)) if name.endswith(".source")]
+    one, other = (lambda step: 0.9**step), (lambda step:   0.9 ** step)  # fmt: skip
+    assert changed(*of_schedule(one, other)) == {}
+
+
+def test_the_constants_of_a_script_that_it_reads_are_facts(monkeypatch):
+    (before,) = of_schedule(lambda step: RATE**step)
+    monkeypatch.setitem(globals(), "RATE", 0.8)
+    (after,) = of_schedule(lambda step: RATE**step)
+    assert changed(before, after) == {"scheduler.0.lr_lambdas.0.RATE": (0.9, 0.8)}
+
+
+def test_a_function_of_a_library_is_told_by_its_name_alone():
+    assert function_source(math.exp) is function_source(functools.reduce) is function_source(statistics.mean) is None
+    assert function_globals(statistics.mean) == {}
+
+
+def test_a_function_without_source_has_none():
+    code = compile("def f(step): return step", "<nowhere>", "exec")
+    space = {}
+    exec(code, space)
+    assert function_source(space["f"]) is None

@@ -302,7 +302,8 @@ def test_the_message_is_one_table_and_what_to_do():
         "What to do:\n"
         "  - restore the saved values\n"
         '  - or accept the differences: Changes(allow=("data.0.batch_size", "seed"))\n'
-        "    (randomness and the settings of optimizers and schedulers go on as they were saved all the same)\n"
+        "    (randomness and the settings of optimizers and schedulers go on as they were saved all the same; the "
+        "functions of a schedule do not)\n"
         "  - or start afresh in another directory"
     )
 
