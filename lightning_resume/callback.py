@@ -240,7 +240,9 @@ class ResumeCallback(Callback):
             package = package_of(trainer)
             known = frozenset(vars(package.LightningModule())) | frozenset(vars(package.LightningDataModule()))
             kinds = (package.Trainer, package.Logger)
-            self._watch = AttributeWatch(_without_own_state(self._adapter.framework.owners, package), known, kinds)
+            owners = self._adapter.framework.owners
+            watched = _without_own_state(owners, package)
+            self._watch = AttributeWatch(watched, known, kinds, saved=owners.values())
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Take note of what is trained on."""

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from resume_core.capture.saved_tensors import Saved
+
 __all__ = ["AttributeWatch", "changed_note"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.generic)
@@ -27,18 +29,26 @@ class AttributeWatch:
 
     Watched are plain values, tensors that are neither parameters nor buffers, arrays, the length and members of lists,
     dicts and sets, modules that are not registered anywhere, and the same in objects of the user's own classes.
-    Parameters, buffers, metrics and whatever a ``state_dict`` covers are saved and not looked at; objects of libraries
-    are their own business. Of large containers and arrays a sample is looked at.
+    Parameters, buffers, metrics and whatever a ``state_dict`` covers are saved and not looked at, wherever else they
+    are held, and nor is what torch computes from them before each forward (weight norm); objects of libraries are
+    their own business. Of large containers and arrays a sample is looked at.
 
     Args:
         owners: name to object; of a `torch.nn.Module` its submodules are watched too.
         known: attribute names that belong to a framework and are its own business.
         others: classes whose objects are not looked into, as they are saved or written elsewhere.
+        saved: modules that are saved beside ``owners``.
     """
 
-    def __init__(self, owners: Mapping[str, Any], known: frozenset[str], others: tuple[type, ...] = ()) -> None:
+    def __init__(
+        self,
+        owners: Mapping[str, Any],
+        known: frozenset[str],
+        others: tuple[type, ...] = (),
+        saved: Iterable[Any] = (),
+    ) -> None:
         self._owners = dict(_with_submodules(owners))
-        self._registered = {id(child) for owner in owners.values() for child in _modules(owner)}
+        self._roots = (*owners.values(), *saved)
         self._known, self._others = known | _MODULE_ATTRIBUTES, (*_NO_HOLDERS, *others)
         self._packages = {_package(type(owner)) for owner in self._owners.values()} - _FRAMEWORKS
         self._before = self._look()
@@ -54,6 +64,7 @@ class AttributeWatch:
 
     def _look(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        self._saved = Saved(self._roots)
         seen = {id(owner) for owner in self._owners.values()}
         for name, owner in self._owners.items():
             self._look_into(name, owner, found, seen, 0)
@@ -61,9 +72,9 @@ class AttributeWatch:
 
     def _look_into(self, place: str, holder: Any, found: dict[str, Any], seen: set[int], depth: int) -> None:
         for name, value in list(getattr(holder, "__dict__", {}).items()):
-            if name in self._known:
+            if name in self._known or (isinstance(value, torch.Tensor) and value in self._saved):
                 continue
-            mark = _mark(value, self._registered)
+            mark = _mark(value, self._saved)
             if mark is not None:
                 found[f"{place}.{name}"] = mark
             elif depth < _MAX_DEPTH and id(value) not in seen and self._is_own(value):
@@ -86,10 +97,6 @@ class AttributeWatch:
 _NO_HOLDERS = (type, types.FunctionType, types.MethodType, types.ModuleType)
 
 
-def _modules(owner: Any) -> Iterator[torch.nn.Module]:
-    return owner.modules() if isinstance(owner, torch.nn.Module) else iter(())
-
-
 def _package(cls: type) -> str:
     return cls.__module__.partition(".")[0]
 
@@ -106,20 +113,20 @@ def _with_submodules(owners: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             )
 
 
-def _mark(value: Any, registered: set[int]) -> Any:
+def _mark(value: Any, saved: Saved) -> Any:
     """Something that differs when ``value`` was changed or replaced, None for what is not watched."""
     if isinstance(value, torch.Tensor):
-        return "tensor", id(value), value._version
+        return ("saved",) if value in saved else ("tensor", id(value), value._version)
     if isinstance(value, _PLAIN):
         return "plain", repr(value)
     if isinstance(value, np.ndarray):
         return "array", value.shape, value.ravel()[:: value.size // _MAX_ITEMS + 1].tolist()
     if isinstance(value, (list, tuple, set, frozenset, deque)):
-        return type(value).__name__, len(value), [_mark(item, registered) for item in _sample(value)]
+        return type(value).__name__, len(value), [_mark(item, saved) for item in _sample(value)]
     if isinstance(value, dict):
-        return type(value).__name__, len(value), [_mark(item, registered) for item in _sample(value.values())]
-    if isinstance(value, torch.nn.Module) and id(value) not in registered:
-        return "module", id(value), _versions(value)
+        return type(value).__name__, len(value), [_mark(item, saved) for item in _sample(value.values())]
+    if isinstance(value, torch.nn.Module) and value not in saved:
+        return "module", id(value), _versions(value, saved)
     return None
 
 
@@ -130,10 +137,12 @@ def _sample(items: Iterable[Any]) -> list[Any]:
     return [held[place] for place in range(len(held) - 1, -1, -step)]
 
 
-def _versions(module: torch.nn.Module) -> list[Any]:
-    """What moves when a module is trained or a metric is updated."""
-    tensors = [tensor._version for tensor in (*module.parameters(), *module.buffers())]
-    return [*tensors, *(getattr(child, "_update_count", None) for child in module.modules())]
+def _versions(module: torch.nn.Module, saved: Saved) -> list[Any]:
+    """What moves when a module is trained or a metric is updated; it may be a wrapper of one that is saved."""
+    held = (*module.parameters(), *module.buffers())
+    tensors = [tensor._version for tensor in held if tensor not in saved]
+    children = [child for child in module.modules() if child not in saved]
+    return [*tensors, *(getattr(child, "_update_count", None) for child in children)]
 
 
 def changed_note(names: Sequence[str], advice: str) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torchmetrics
+from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 from resume_core.capture.attributes import AttributeWatch
 
@@ -120,3 +121,47 @@ def test_an_owner_that_another_holds_is_named_by_its_own_name():
     watched = AttributeWatch({"callback": callback, "module": module}, frozenset())
     module.count = 5
     assert watched.changed() == ["module.count"]
+
+
+class Holds(torch.nn.Module):
+    """Has what its state covers in other attributes, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.rnn = torch.nn.Linear(2, 2), torch.nn.LSTM(2, 2)
+        self.register_buffer("running", torch.zeros(4))
+        self.listed = [self.layer.weight, (self.running[1:],)]
+        self.by_name = {"bias": self.layer.bias.data}
+        self.view = self.layer.weight.detach()
+        self.wrapped = [torch.nn.Sequential(self.layer)]
+        self.normed = parametrizations.weight_norm(torch.nn.Linear(2, 2))
+        self.pruned = prune.l1_unstructured(torch.nn.Linear(2, 2), "weight", 1)
+        self.spectral = spectral_norm(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_what_the_state_covers_is_not_named_wherever_it_is_held():
+    module = Holds()
+    module.old_norm = weight_norm(torch.nn.Linear(2, 2))
+    x = torch.ones(1, 2)
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    watched = watch(module)
+    for _ in range(2):
+        layers = (module.layer, module.normed, module.pruned, module.spectral, module.old_norm)
+        loss = sum(layer(x).sum() for layer in layers) + module.rnn(x)[0].sum()
+        loss.backward()
+        optimizer.step()
+        module.running.add_(1)
+    assert watched.changed() == []
+    module.listed.append(module.layer.bias)
+    module.other = [torch.zeros(2)]
+    assert watched.changed() == ["module.listed", "module.other"]
+
+
+def test_a_module_whose_own_attributes_are_not_watched_is_saved_all_the_same():
+    module, callback = Module(), Stats()
+    callback.home = [module, module.layer.weight]
+    watched = AttributeWatch({"callback": callback}, frozenset(), saved=(module,))
+    with torch.no_grad():
+        module.layer.weight.add_(1)
+    assert watched.changed() == []
