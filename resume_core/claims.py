@@ -9,7 +9,15 @@ from resume_core.errors import ResumeError
 from resume_core.ranks import Ranks
 from resume_core.storage import Attempt, CheckpointRef, Lineage
 
-__all__ = ["claim"]
+__all__ = ["claim", "is_of_this_process"]
+
+_claimed: set[tuple[str, str]] = set()
+"""Directory and folder of the attempts of this process."""
+
+
+def is_of_this_process(url: str, attempt: str) -> bool:
+    """Whether an attempt was claimed by this very process: what it has saved is of no run that was interrupted."""
+    return (url, attempt) in _claimed
 
 
 def claim(
@@ -45,4 +53,5 @@ def claim(
             "share",
             path=url,
         )
+    _claimed.add((lineage.store.url, name))
     return attempt

@@ -25,6 +25,7 @@ from resume_core.storage import CheckpointRef, Manifest
 __all__ = ["Fits", "finished_fit", "mark"]
 
 _STOP = "stop"
+_OURS = ", which this very process has trained: another training, as of the next fold, needs a directory of its own"
 
 
 def mark(fit: int, ending: Ending | None) -> dict[str, Any]:
@@ -87,13 +88,14 @@ class Fits:
         self.later, self.passed_over, origin = seen
         self.origin = origin and CheckpointRef(*origin)
 
-    def is_over(self, restored: Restored | None, url: str, log: logging.Logger) -> bool:
+    def is_over(self, restored: Restored | None, url: str, log: logging.Logger, *, is_ours: bool = False) -> bool:
         """Whether nothing is left to be trained in this fit, and say so; after `choose`.
 
         Args:
             restored: what was found, None for nothing.
             url: the run's directory.
             log: where messages go.
+            is_ours: whether this very process has saved it.
         """
         if restored is None:
             if self.later is not None:
@@ -105,9 +107,11 @@ class Fits:
             return self.later is not None
         reason = self.reason(restored.finished, restored.progress)
         if reason is not None:
-            log.info(
-                "nothing to train: %s. The state is that of step %d, epoch %d, from %s (%s)",
+            log.log(
+                logging.WARNING if is_ours else logging.INFO,
+                "nothing to train: %s. The state is that of step %d, epoch %d, from %s (%s)%s",
                 *(reason, restored.progress.step, restored.progress.epoch, restored.ref.path, url),
+                _OURS if is_ours else "",
             )
         elif self.passed_over is not None:
             log.info("%s is the end of a shorter run; this one goes on from before it", self.passed_over)

@@ -29,6 +29,7 @@ from resume_core.boundaries import Boundaries
 from resume_core.candidates import open_lineage, resume_mode
 from resume_core.capture.runconfig import to_json
 from resume_core.checkpointer import Checkpointer
+from resume_core.claims import is_of_this_process
 from resume_core.drill import of_environment
 from resume_core.embedded import Given
 from resume_core.errors import (
@@ -239,7 +240,8 @@ class Session:
         self._expect(restored, state)
         self._framework.apply(state)
         restore_threads(restored.accepted, self._log)
-        self.is_over = beginning.fits.is_over(restored, self._store.url, self._log)
+        is_ours = is_of_this_process(self._store.url, restored.ref.attempt)
+        self.is_over = beginning.fits.is_over(restored, self._store.url, self._log, is_ours=is_ours)
         if self.is_over and self._drill is not None and beginning.fits.later is None:
             self._drill.end({"verdict": "over", "checkpoint": restored.ref.path})
         if self.is_over and self._drill is None and not self._ranks.share("the end state", restored.is_promoted):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 
 import pytest
 import torch
 
-from resume_core import CheckpointNotFoundError, ConfigChangedError, Keep, SaveEvery
+from resume_core import CheckpointNotFoundError, ConfigChangedError, Keep, SaveEvery, claims
 from resume_core.checkpointer import Pending
 from resume_core.errors import SaveFailedError
 from resume_core.session import Session
@@ -81,6 +82,19 @@ def test_a_finished_run_is_over_and_has_its_end_state(directory, start, limited)
     assert torch.equal(run.toy.value, torch.full((3,), 40.0))
     assert names(directory) == before
     assert len(Lineage(open_store(directory)).attempts()) == 1
+
+
+def test_a_second_training_of_one_process_in_one_directory_is_warned_that_it_is_none(directory, start, limited, caplog):
+    finish(start(directory, limited(2), **RARE), 2)
+    again = Over(directory, limited(2))
+    assert again.session.is_over
+    (warned,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "nothing to train: max_steps=2 was reached" in warned.getMessage()
+    assert "needs a directory of its own" in warned.getMessage()
+    caplog.clear()
+    claims._claimed.clear()  # as in another process
+    assert Over(directory, limited(2)).session.is_over
+    assert not [record for record in caplog.records if record.levelno == logging.WARNING]
 
 
 def test_a_limit_that_was_raised_goes_on_from_before_the_end(directory, start, limited):
