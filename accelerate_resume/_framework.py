@@ -8,7 +8,7 @@ random generators last: the code of an epoch above its inner loop runs again, an
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -27,7 +27,8 @@ from accelerate_resume._pauses import EPOCH_END, EVALUATION, Pauses
 from accelerate_resume._prepared import Prepared
 from accelerate_resume._script import ScriptTracker
 from accelerate_resume._tracker import Tracker
-from resume_core.capture.generators import apply_generators, capture_generators, find_generators
+from resume_core.capture.generators import GENERATORS, apply_generators, capture_generators, find_generators
+from resume_core.capture.global_generators import find_training_generators, generators_of_loader, running_code
 from resume_core.capture.gradients import apply_gradients, capture_gradients
 from resume_core.capture.modules import apply_modules, capture_modules, refilled
 from resume_core.capture.param_groups import apply_groups, capture_groups, group_sizes
@@ -46,6 +47,10 @@ class AcceleratorFramework:
         accelerator: to which a plugin was just attached: nothing is prepared yet.
         boundary: called at each, with where the run stands, and what gives the kinds of pause before the next.
     """
+
+    _where_to_keep_generators = (
+        "keep each as an attribute of a prepared model, or give it to resume.track(name=generator)"
+    )
 
     def __init__(self, accelerator: Any, boundary: Callable[[Progress, Ahead], None]) -> None:
         self._accelerated = Accelerated(accelerator)
@@ -80,7 +85,7 @@ class AcceleratorFramework:
         self.hooks: list[Any] = []
         self._prepared, self._buckets = Prepared(self._accelerated), Buckets()
         self.ranks = self._accelerated.ranks()
-        self._notes = Notes(lambda: self.tracker, self.ranks)
+        self._notes = Notes(lambda: self.tracker, self.ranks, self._where_to_keep_generators)
         self._gradients = Gradients(self._accelerated, lambda: self.observer)
         for name, method in self._shadows.items():
             self._accelerated.around(name, method)
@@ -290,7 +295,7 @@ class AcceleratorFramework:
     def _capture_own(self) -> dict[str, Any]:
         """What Accelerate does not know of, the same on all ranks."""
         return {
-            "tracked": {name: value.state_dict() for name, value in self.tracked.items()},
+            "tracked": {name: value.state_dict() for name, value in self._stateful.items()},
             "buckets": self._buckets.state(),
             "groups": capture_groups(self._accelerated.optimizers, self._modules.parameters, self._groups),
         }
@@ -324,6 +329,11 @@ class AcceleratorFramework:
     def _prepared_loaders(self) -> dict[int, PreparedLoader]:
         return {slot: loader.prepared for slot, loader in self.tracker.loaders.items()}
 
+    @property
+    def _stateful(self) -> dict[str, Any]:
+        """What is tracked, but for random generators, which each rank has of its own."""
+        return {name: value for name, value in self.tracked.items() if not isinstance(value, GENERATORS)}
+
     def _generators(self) -> tuple[Any, ...]:
         own = [*self.modules.values(), *self.tracked.values(), *self._accelerated.registered]
         # an optimizer that a module knows knows this object by its hook, and so all loaders, which are no state of it
@@ -350,7 +360,7 @@ class AcceleratorFramework:
         apply_groups(self._accelerated.optimizers, self._modules.parameters, state.training.get("groups", {}))
         with refilled([*self._accelerated.models.values(), *self.tracked.values()]):
             small = self._load(state) if "load" in state.training else self._apply_all(state)
-            for name, value in self.tracked.items():
+            for name, value in self._stateful.items():
                 if name in state.training["tracked"]:
                     value.load_state_dict(state.training["tracked"][name])
         self._buckets.apply(state.training["buckets"])
@@ -386,7 +396,24 @@ class AcceleratorFramework:
             What will not be as users may expect, one sentence each.
         """
         self.watch_buckets()
-        return self._notes.at_start(self.modules, self._accelerated.optimizers_and_own, self._holders())
+        notes = self._notes.at_start(self.modules, self._accelerated.optimizers_and_own, self._holders())
+        return notes + self._notes.generators(self._unknown_generators())
+
+    def _unknown_generators(self) -> tuple[str, ...]:
+        prepared = [loader.prepared for loader in self.loaders]
+        loaders = [each for one in prepared for each in (one.loader, one.base)]
+        known = [*self._generators(), *(each for loader in loaders for each in generators_of_loader(loader))]
+        datasets = [getattr(loader, "dataset", None) for loader in loaders]  # what their code uses is named with them
+        return find_training_generators(
+            [*self.modules.values(), *self.tracked.values()],
+            code=self._training_code(),
+            known=known,
+            closed=(self._accelerated.accelerator, self, *datasets),
+        )
+
+    def _training_code(self) -> Iterable[tuple[str, Any]]:
+        """What trains beside the models, by name."""
+        return running_code()
 
     def _holders(self) -> list[Any]:
         return [*self._accelerated.schedulers, *self._accelerated.registered, *self.tracked.values()]

@@ -10,6 +10,7 @@ import torch
 from accelerate_resume._holders import unsaved_holders
 from accelerate_resume._tracker import Tracker
 from resume_core.capture.attributes import AttributeWatch, changed_note
+from resume_core.capture.global_generators import generator_note
 from resume_core.capture.loader_warnings import loader_warnings
 from resume_core.ranks import Ranks
 
@@ -26,13 +27,15 @@ class Notes:
     Args:
         tracker: gives what follows the run.
         ranks: those that train together.
+        where_to_keep: random generators, as the end of a sentence.
     """
 
-    def __init__(self, tracker: Callable[[], Tracker], ranks: Ranks) -> None:
-        self._find_tracker, self._ranks = tracker, ranks
+    def __init__(self, tracker: Callable[[], Tracker], ranks: Ranks, where_to_keep: str) -> None:
+        self._find_tracker, self._ranks, self._where_to_keep = tracker, ranks, where_to_keep
         self.watch: AttributeWatch | None = None
         """On what modules keep in plain attributes, once training has begun."""
         self._noted_step = 0
+        self._named = set[str]()
 
     @property
     def _tracker(self) -> Tracker:
@@ -61,6 +64,16 @@ class Notes:
             for holder in unsaved_holders(optimizers, saved)
         ]
         return notes + self._note_uneven()
+
+    def generators(self, names: Iterable[str]) -> list[str]:
+        """What is said of random generators that no state holds.
+
+        Args:
+            names: of all that were found.
+        """
+        new = [name for name in names if name not in self._named]
+        self._named.update(new)
+        return [generator_note(new, self._where_to_keep)] if new else []
 
     def _note_uneven(self) -> list[str]:
         if not self._tracker.is_saved:

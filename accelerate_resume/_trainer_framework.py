@@ -44,6 +44,8 @@ class TrainerFramework(AcceleratorFramework):
         tell: told what a resume would lose.
     """
 
+    _where_to_keep_generators = "keep each as an attribute of the model, or of a callback"
+
     def __init__(self, hf: HfTrainer, boundary: Callable[[Progress, Ahead], None], tell: Callable[[str], None]) -> None:
         super().__init__(hf.trainer.accelerator, boundary)
         self.hf, self._tell = hf, tell
@@ -178,6 +180,11 @@ class TrainerFramework(AcceleratorFramework):
         own = [vars(callback) for callback in self.hf.own_callbacks.values()]  # not what they refer to: a Trainer, say
         held = [value for attributes in own for value in attributes.values() if isinstance(value, GENERATORS)]
         return (*super()._generators(), *find_generators(held))
+
+    def _training_code(self) -> list[tuple[str, Any]]:
+        trainer = self.hf.trainer
+        own = {**self.hf.own_callbacks, "trainer": trainer, "compute_loss_func": trainer.compute_loss_func}
+        return list(own.items())
 
     def _prepare_loader(self, plain: Callable[..., Any], loader: Any, *args: Any, **kwargs: Any) -> Any:
         if self.loop.train is None:

@@ -17,6 +17,7 @@ from accelerate_resume._probe import attach_mark, plugin_before, probe, refuse_u
 from accelerate_resume._strangers import tell_of_strangers
 from resume_core.candidates import resume_mode, say_off
 from resume_core.capture.describe import seed_fact
+from resume_core.capture.generators import GENERATORS
 from resume_core.drill import is_rehearsal
 from resume_core.errors import ResumeError
 from resume_core.folder_session import FolderSession
@@ -250,13 +251,16 @@ class ResumePlugin:
         """Save and restore objects of the script's own, such as an average of the weights.
 
         Args:
-            objects: by name, each with ``state_dict`` and ``load_state_dict``.
+            objects: by name, each with ``state_dict`` and ``load_state_dict``, or a random generator of torch, NumPy
+                or python's `random`.
 
         Raises:
             ResumeError: the plugin is not attached, the run was started before, or a name is taken.
             TypeError: an object lacks one of the methods.
         """
         for name, value in objects.items():
+            if isinstance(value, GENERATORS):
+                continue
             if not (callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))):
                 raise TypeError(f"{name} ({type(value).__name__}) must have state_dict() and load_state_dict()")
         if self._is_off:

@@ -305,11 +305,17 @@ class FitFramework:
     def find_generators(self) -> tuple[Any, ...]:
         """The random generators that the user's objects hold."""
         if self._generators is None:
-            # not through the Trainer, which is reached from everywhere (by the hooks that are shadowed on the module,
-            # for one) and holds other objects in each attempt
-            own = list(self.owners.values())
-            self._generators = find_generators(own, closed=(self.trainer, own[0]._fabric))
+            self._generators = find_generators(list(self.owners.values()), closed=self.no_owners)
         return self._generators
+
+    @property
+    def no_owners(self) -> tuple[object, ...]:
+        """What the user's objects refer to and do not own.
+
+        The Trainer is reached from everywhere (by the hooks that are shadowed on the module, for one) and holds other
+        objects in each attempt.
+        """
+        return self.trainer, self.trainer.lightning_module._fabric
 
     def arrive(self, *, trains: bool) -> None:
         """What Lightning neither saves nor restores, at the last moment before the first batch.

@@ -22,6 +22,7 @@ from lightning_resume._tuners import Findings, is_tuner_fit
 from resume_core.candidates import named_checkpoint, peek, resume_mode, say_off
 from resume_core.capture.attributes import AttributeWatch, changed_note
 from resume_core.capture.describe import seed_fact
+from resume_core.capture.global_generators import find_training_generators, generator_note, generators_of_loader
 from resume_core.capture.loader_warnings import loader_warnings
 from resume_core.drill import is_rehearsal
 from resume_core.embedded import EmbeddedSession, Given, look_for_entry
@@ -44,6 +45,7 @@ _ADVICE = (
     "keep them in a buffer, a torchmetrics.Metric, or in on_save_checkpoint and on_load_checkpoint (state_dict and "
     "load_state_dict of a callback)"
 )
+_WHERE_TO_KEEP_GENERATORS = "keep each as an attribute of the LightningModule, its datamodule or a callback"
 _WHERE_TO_SAVE = f"Save at the end of a hook of these: {', '.join(EXACT_HOOKS)}, or after fit()."
 
 
@@ -119,6 +121,7 @@ class ResumeCallback(Callback):
         self._log = logging.getLogger(__name__)
         self._log_of_module: Any = None
         self._watch: AttributeWatch | None = None
+        self._has_named_generators = False
         self._session: Session | EmbeddedSession | None = None
         self._adapter: TrainerAdapter | None = None
         self._carrier: EmbeddedSession | None = None  # stays after fit, when checkpoints may still be saved
@@ -231,6 +234,18 @@ class ResumeCallback(Callback):
     def _begin(self, session: Session | EmbeddedSession, progress: Progress) -> None:
         session.begin(progress)
         session.observer.before_first()  # hooks of other callbacks may set a learning rate before each batch
+        if self._adapter is not None and not self._has_named_generators:
+            self._has_named_generators = True
+            self._name_generators(self._adapter.framework)
+
+    def _name_generators(self, framework: FitFramework) -> None:
+        loaders = framework.train_loaders
+        known = [*framework.find_generators(), *(each for loader in loaders for each in generators_of_loader(loader))]
+        datasets = [getattr(loader, "dataset", None) for loader in loaders]  # what their code uses is named with them
+        owners = framework.owners.values()
+        names = find_training_generators(owners, known=known, closed=(*framework.no_owners, *datasets))
+        if names:
+            self._log.warning("%s", generator_note(names, _WHERE_TO_KEEP_GENERATORS))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Look at what user code keeps in plain attributes."""
@@ -317,7 +332,7 @@ class ResumeCallback(Callback):
 
     def _uninstall(self) -> None:
         adapter, self._adapter = self._adapter, None
-        self._watch = None
+        self._watch, self._has_named_generators = None, False
         if adapter is not None:
             self._ended = adapter.framework.embedding.ended
             adapter.uninstall()

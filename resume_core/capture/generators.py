@@ -27,8 +27,9 @@ __all__ = [
     "apply_generators",
     "capture_generators",
     "find_generators",
-    "find_global_generators",
     "seed_generators",
+    "shared_generators",
+    "walk",
 ]
 
 GeneratorLike: TypeAlias = np.random.Generator | np.random.RandomState | torch.Generator | random.Random
@@ -53,7 +54,7 @@ _LEAVES = (
 )
 
 
-def _shared() -> tuple[object, ...]:
+def shared_generators() -> tuple[object, ...]:
     """The global generators: seeded apart, never as something that a dataset owns."""
     return (torch.default_generator, getattr(np.random.mtrand, "_rand", None), getattr(random, "_inst", None))
 
@@ -108,7 +109,7 @@ def _attributes(value: Any, classes: dict[type, Any]) -> Iterator[Any]:
     yield from generators
 
 
-def _walk(root: Any, closed: Iterable[object] = ()) -> Iterator[Any]:
+def walk(root: Any, closed: Iterable[object] = ()) -> Iterator[Any]:
     """Every object reachable from ``root`` by ownership, breadth first, each once; but not through ``closed``."""
     seen = {id(value) for value in closed}
     classes: dict[type, Any] = {}
@@ -131,72 +132,12 @@ def find_generators(root: Any, *, closed: Iterable[object] = ()) -> tuple[Genera
         root: where to begin.
         closed: objects that are not looked into: they refer to what ``root`` does not own.
     """
-    shared = {id(value) for value in _shared()}
+    shared = {id(value) for value in shared_generators()}
     return tuple(
         value
-        for value in _walk(root, closed)
+        for value in walk(root, closed)
         if isinstance(value, GENERATORS) and id(value) not in shared and not isinstance(value, random.SystemRandom)
     )
-
-
-def _code_names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _code_names(constant)
-
-
-def _functions(value: Any) -> Iterator[types.FunctionType]:
-    """A function itself, the methods of an object's class, or else nothing."""
-    members = [value] if isinstance(value, types.FunctionType) else []
-    for cls in type(value).__mro__[:-1]:
-        members += cls.__dict__.values()
-    for member in members:
-        function = getattr(member, "fget", None) if isinstance(member, property) else member
-        function = function.__func__ if isinstance(function, (staticmethod, classmethod)) else function
-        if isinstance(function, types.FunctionType):
-            yield function
-
-
-def _globals_used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function's code can mean by its names: globals, and members of the modules among them."""
-    names = set(_code_names(function.__code__))
-    values = {name: function.__globals__[name] for name in names if name in function.__globals__}
-    yield from ((f"{function.__module__}.{name}", value) for name, value in values.items())
-    for module in values.values():
-        if isinstance(module, types.ModuleType):
-            members = vars(module)
-            yield from ((f"{module.__name__}.{name}", members[name]) for name in names if name in members)
-
-
-def _is_installed(function: types.FunctionType) -> bool:
-    return any(folder in function.__code__.co_filename for folder in ("site-packages", "dist-packages"))
-
-
-def find_global_generators(root: Any) -> tuple[str, ...]:
-    """Names of module-level generators that the code of ``root`` uses, or the functions of the user's that it calls.
-
-    They may be shared with the training loop, so reseeding them would move its draws; they are reported instead.
-    Functions of installed packages are not followed: theirs serve other ends, such as names of files.
-
-    Returns:
-        Names like ``"my_module.rng"``, sorted.
-    """
-    shared = {id(value) for value in _shared()}
-    names = set()
-    seen: set[types.CodeType] = set()
-    waiting = [function for value in _walk(root) for function in _functions(value)]
-    while waiting and len(seen) < _MAX_OBJECTS:
-        function = waiting.pop()
-        if function.__code__ in seen:
-            continue
-        seen.add(function.__code__)
-        for name, value in _globals_used(function):
-            if isinstance(value, GENERATORS) and id(value) not in shared:
-                names.add(name)
-            elif isinstance(value, types.FunctionType) and not _is_installed(value):
-                waiting.append(value)
-    return tuple(sorted(names))
 
 
 def _seed_one(generator: GeneratorLike, seed: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from resume_core.capture.generators import find_global_generators
+from resume_core.capture.global_generators import find_global_generators
 
 __all__ = ["loader_warnings"]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import random
+import shutil
 
 import pytest
 import torch
@@ -105,3 +107,47 @@ def test_a_script_that_trains_without_asking_the_run_for_its_epochs_is_told_so_o
         optimizer.step()
     assert caplog.text.count("the run was not begun, so nothing is restored and nothing is saved in") == 1
     assert "resume.epochs(n)" in caplog.text
+
+
+GEN = torch.Generator()
+OF_MODEL = random.Random(0)
+
+
+class Noisy(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + OF_MODEL.random()
+
+
+def draw_in_a_loop(run):
+    accelerator, resume, model, optimizer, loader = run
+    drawn = []
+    for _ in resume.epochs(1):
+        for batch in loader:
+            drawn.append(torch.rand((), generator=GEN).item())
+            train(accelerator, model, optimizer, batch)
+            resume._session.wait()
+    return drawn
+
+
+def test_random_generators_that_no_state_holds_are_named(tmp_path, caplog):
+    accelerator, resume, _, _, loader = new_run(tmp_path)
+    accelerator.free_memory()
+    model = Noisy(1, 1)
+    draw_in_a_loop((accelerator, resume, *accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1)), loader))
+    (message,) = [r.getMessage() for r in caplog.records if "random generators that training draws" in r.getMessage()]
+    assert f"in no state: {__name__}.GEN, {__name__}.OF_MODEL. After" in message
+    assert "resume.track(name=generator)" in message
+
+
+def test_a_random_generator_that_is_tracked_goes_on_where_it_was_and_is_not_named(tmp_path, caplog):
+    def attempt():
+        GEN.manual_seed(3)
+        run = new_run(tmp_path)
+        run[1].track(gen=GEN)
+        return run
+
+    expected = draw_in_a_loop(attempt())
+    for checkpoint in sorted(tmp_path.glob("attempt-*/step-*"))[3:]:
+        shutil.rmtree(checkpoint)
+    assert draw_in_a_loop(attempt()) == expected[2:]
+    assert "random generators that training draws" not in caplog.text

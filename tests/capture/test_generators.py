@@ -17,9 +17,9 @@ from resume_core.capture.generators import (
     apply_generators,
     capture_generators,
     find_generators,
-    find_global_generators,
     seed_generators,
 )
+from resume_core.capture.global_generators import find_global_generators
 
 MAKERS = {
     "pcg64": lambda: np.random.default_rng(),

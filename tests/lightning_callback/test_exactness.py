@@ -272,3 +272,22 @@ def test_two_callbacks_are_refused(tmp_path, fit):
 def test_callbacks_whose_state_is_not_restored_yet_are_refused(fit):
     with pytest.raises(ResumeError, match="ModelPruning"):
         fit(callbacks=[ModelPruning("l1_unstructured")])
+
+
+GEN = torch.Generator()
+
+
+class DrawsInAStep(Net):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * torch.rand((), generator=GEN)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_random_generators_that_no_state_holds_are_named_once(fit, messages, is_kept):
+    net = DrawsInAStep()
+    if is_kept:
+        net.generator = GEN
+    fit(net=net)
+    named = [message for message in messages() if "random generators that training draws from" in message]
+    assert len(named) == (not is_kept)
+    assert is_kept or f"in no state: {__name__}.GEN. After" in named[0]

@@ -225,3 +225,22 @@ def test_losses_are_told_as_the_model_has_computed_them(tmp_path, accumulate, by
     trainer.train()
     (history,) = (tmp_path / "run").glob("*/history.json")
     assert [loss for _, loss in json.loads(history.read_bytes())["losses"]] == [3.0, 3.0]
+
+
+GEN = torch.Generator()
+
+
+class Draws(Trainer):
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs) + 0 * torch.rand((), generator=GEN)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_random_generators_that_no_state_holds_are_named(tmp_path, caplog, is_kept):
+    trainer = make_trainer(tmp_path, Counting(), TrainerResumeCallback(tmp_path / "run"), kind=Draws)
+    if is_kept:
+        trainer.model.generator = GEN
+    trainer.train()
+    named = [r.getMessage() for r in caplog.records if "random generators that training draws" in r.getMessage()]
+    assert len(named) == (not is_kept)
+    assert is_kept or f"in no state: {__name__}.GEN. After" in named[0]
