@@ -17,7 +17,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
-from resume_core.capture.function_code import function_globals, function_source
+from resume_core.capture.function_code import function_globals, function_source, is_of_library
 from resume_core.capture.plain import callable_name, callable_settings, class_path, is_setting, plain
 from resume_core.state import Fact
 
@@ -100,7 +100,8 @@ def describe_schedulers(schedulers: Iterable[object]) -> dict[str, Fact]:
 
     Read are the public attributes that hold plain values, except those that move (``last_epoch`` and the like), the
     arguments, defaults and closures of lambdas, the globals that they read and their source, and nested schedulers
-    (``"scheduler.0.schedulers.1.T_max"``). The names of lambdas are information.
+    (``"scheduler.0.schedulers.1.T_max"``). The names of the
+    user's own lambdas are information.
     """
     facts: dict[str, Fact] = {}
     for i, scheduler in enumerate(schedulers):
@@ -148,7 +149,9 @@ def _scheduler_setting(place: str, value: Any) -> dict[str, Fact]:
     functions = value if isinstance(value, (list, tuple)) else [value]
     if not all(callable(item) or item is None for item in functions):
         return {}
-    facts = {place: Fact([item and callable_name(item) for item in functions], "info")}
+    names = [item and callable_name(item) for item in functions]
+    # the user's own may have another name and be the same; their source tells
+    facts = {place: Fact(names, "run" if all(map(is_of_library, filter(None, functions))) else "info")}
     for i, item in enumerate(functions):
         source = function_source(item)
         told = {} if source is None else {"source": plain(source)}

@@ -19,11 +19,17 @@ from typing import Any
 
 from resume_core.capture.plain import is_setting, plain
 
-__all__ = ["function_globals", "function_source"]
+__all__ = ["function_globals", "function_source", "is_of_library"]
 
 _MAX_CHARACTERS = 4000
 _SPACES = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT})
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def is_of_library(value: Any) -> bool:
+    """Whether a function comes with Python or with a package: its name, with the version, is what it computes."""
+    function = _function(value)
+    return function is None or function.__code__.co_filename.startswith(_LIBRARIES)
 
 
 def function_source(value: Any) -> str | None:
@@ -33,7 +39,7 @@ def function_source(value: Any) -> str | None:
         None for what has no Python source, or whose source is that of a library: that has a version.
     """
     function = _function(value)
-    if function is None or function.__code__.co_filename.startswith(_LIBRARIES):
+    if function is None or is_of_library(value):
         return None
     lines = linecache.getlines(function.__code__.co_filename, function.__globals__)
     places = list(_places(function.__code__)) if lines else []
@@ -51,7 +57,7 @@ def function_source(value: Any) -> str | None:
 def function_globals(value: Any) -> dict[str, Any]:
     """The numbers and strings of its module that such a function of the user's own reads, by name."""
     function = _function(value)
-    if function is None or function.__code__.co_filename.startswith(_LIBRARIES):
+    if function is None or is_of_library(value):
         return {}
     names = {name for code in _codes(function.__code__) for name in code.co_names}
     found = {name: function.__globals__[name] for name in sorted(names) if name in function.__globals__}

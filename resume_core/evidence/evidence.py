@@ -290,8 +290,8 @@ class Evidence:
         observer.wants_norms = self._watches and step % _NORMS_EVERY == 0
         if losses:
             self._unread.append((step, losses))
-        is_strict = step <= self._strict_until
-        if is_strict or observer.is_urgent or len(self._unread) >= _READ_EVERY:
+        is_strict = self._is_strict(step)
+        if step <= self._strict_until or observer.is_urgent or len(self._unread) >= _READ_EVERY:
             self._read()
         for norm in norms if self._watches else ():
             self._say(self._norms.add(norm, step, is_strict=is_strict))
@@ -303,7 +303,14 @@ class Evidence:
             loss = float(losses[0]) if len(losses) == 1 else sum(map(float, losses)) / len(losses)
             self._tell(step, loss)
             if self._watches:
-                self._say(self._losses.add(loss, step, is_strict=step <= self._strict_until))
+                self._say(self._losses.add(loss, step, is_strict=self._is_strict(step)))
+
+    def _is_strict(self, step: int) -> bool:
+        """Whether one value out of range is enough for a warning: behind a resume that may have gone wrong.
+
+        A run is stopped by nothing that would not have stopped it uninterrupted: the next start would end there, too.
+        """
+        return step <= self._strict_until and self._watch.on != "stop"
 
     def _say(self, problem: str | None) -> None:
         if problem is None:

@@ -120,10 +120,12 @@ def test_a_schedule_that_holds_itself_ends():
     assert describe_schedulers([scheduler])["scheduler.0.again.class"].value.endswith("StepLR")
 
 
-def test_the_name_of_a_lambda_is_information():
-    facts = describe_schedulers([LambdaLR(sgd(), math.exp)])
+def test_the_name_of_a_function_is_what_it_computes_where_it_is_a_library_s_and_else_information():
+    of_python, of_a_class, own = of_schedule(math.exp, float, halves)
 
-    assert facts["scheduler.0.lr_lambdas"] == Fact(["math.exp"], "info")
+    assert of_python["scheduler.0.lr_lambdas"] == Fact(["math.exp"])
+    assert of_a_class["scheduler.0.lr_lambdas"] == Fact(["builtins.float"])
+    assert own["scheduler.0.lr_lambdas"].severity == "info"
 
 
 def warmup_schedule(step, *, num_warmup_steps, num_training_steps):

@@ -74,6 +74,16 @@ def test_its_range_is_part_of_a_checkpoint(tmp_path, caplog):
     assert "the loss jumped to 1.00001e+06" in caplog.text  # known from before the resume
 
 
+def test_a_resumed_run_is_stopped_by_nothing_that_would_not_have_stopped_it(tmp_path):
+    """Behind a resume one value is enough for a warning; stopped by it, no start would ever get beyond that step."""
+    directory, stops = str(tmp_path / "run"), Watch(on="stop")
+    Run(directory, watch=stops).train(40).session.wait()
+    run = Run(directory, watch=stops)
+    run.train(1, loss=1e6).train(1)
+    with pytest.raises(DivergedError, match="the loss jumped to"):
+        run.train(3, loss=1e6).train(1)
+
+
 @pytest.mark.parametrize("text", ["%", "AAA", None, 3])
 def test_a_range_that_cannot_be_read_is_found_anew(text):
     series = Series("the loss")
