@@ -76,9 +76,9 @@ class Cadence:
         self._said_s = found.seconds
         why = {
             "optimum": "the optimum of Young and Daly",
-            "store": f"as often as the directory can take it; the optimum were {found.optimum_s:.1f} s",
+            "store": f"as often as the directory can take it; the optimum would be {found.optimum_s:.1f} s",
             "cap": f"which costs {self._save.max_overhead:.2%} of the time, the most that "
-            f"SaveEvery(max_overhead=...) allows; the optimum were {found.optimum_s:.1f} s",
+            f"SaveEvery(max_overhead=...) allows; the optimum would be {found.optimum_s:.1f} s",
         }[found.why]
         self._log.info(
             "a save every %.1f s from now on: %s. A save keeps training waiting for %.3f s and is in the directory "
