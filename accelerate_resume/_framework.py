@@ -21,12 +21,13 @@ from accelerate_resume._description import describe
 from accelerate_resume._folders import apply_left_out, capture_left_out
 from accelerate_resume._gradients import Gradients
 from accelerate_resume._modules import Modules
-from accelerate_resume._notes import Notes
+from accelerate_resume._notes import Advice, Notes
 from accelerate_resume._passes import TrackedLoader
 from accelerate_resume._pauses import EPOCH_END, EVALUATION, Pauses
 from accelerate_resume._prepared import Prepared
 from accelerate_resume._script import ScriptTracker
 from accelerate_resume._tracker import Tracker
+from resume_core.capture.dataset_attributes import names_in_state_hooks
 from resume_core.capture.generators import GENERATORS, apply_generators, capture_generators, find_generators
 from resume_core.capture.global_generators import find_training_generators, generators_of_loader, running_code
 from resume_core.capture.gradients import apply_gradients, capture_gradients
@@ -48,8 +49,9 @@ class AcceleratorFramework:
         boundary: called at each, with where the run stands, and what gives the kinds of pause before the next.
     """
 
-    _where_to_keep_generators = (
-        "keep each as an attribute of a prepared model, or give it to resume.track(name=generator)"
+    _advice = Advice(
+        generators="keep each as an attribute of a prepared model, or give it to resume.track(name=generator)",
+        data="set them at the top of each epoch from what is restored: the epoch, or resume.counters() of their names",
     )
 
     def __init__(self, accelerator: Any, boundary: Callable[[Progress, Ahead], None]) -> None:
@@ -85,7 +87,7 @@ class AcceleratorFramework:
         self.hooks: list[Any] = []
         self._prepared, self._buckets = Prepared(self._accelerated), Buckets()
         self.ranks = self._accelerated.ranks()
-        self._notes = Notes(lambda: self.tracker, self.ranks, self._where_to_keep_generators)
+        self._notes = Notes(lambda: self.tracker, self.ranks, self._advice)
         self._gradients = Gradients(self._accelerated, lambda: self.observer)
         for name, method in self._shadows.items():
             self._accelerated.around(name, method)
@@ -397,7 +399,17 @@ class AcceleratorFramework:
         """
         self.watch_buckets()
         notes = self._notes.at_start(self.modules, self._accelerated.optimizers_and_own, self._holders())
+        restored = names_in_state_hooks(self._keepers()) | set(self.counters)
+        self._notes.watch_data(restored, self._looked_into())
         return notes + self._notes.generators(self._unknown_generators())
+
+    def _looked_into(self) -> Collection[int]:
+        """Objects whose attributes are watched, by `id`."""
+        return () if self._notes.watch is None else self._notes.watch.looked_into
+
+    def _keepers(self) -> list[Any]:
+        """Objects of the user's that save a state of their own."""
+        return [*self.modules.values(), *self.tracked.values(), *self._accelerated.registered]
 
     def _unknown_generators(self) -> tuple[str, ...]:
         prepared = [loader.prepared for loader in self.loaders]

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from accelerate_resume._holders import unsaved_holders
 from accelerate_resume._tracker import Tracker
 from resume_core.capture.attributes import AttributeWatch, changed_note
+from resume_core.capture.dataset_attributes import DatasetWatch, roots_of_loader
 from resume_core.capture.global_generators import generator_note
 from resume_core.capture.loader_warnings import loader_warnings
 from resume_core.ranks import Ranks
 
-__all__ = ["OF_ACCELERATE", "Notes"]
+__all__ = ["OF_ACCELERATE", "Advice", "Notes"]
 
 _ADVICE = "keep them in a buffer, in resume.counters(), or in an object that is given to resume.track()"
 OF_ACCELERATE = frozenset({"forward", "_original_forward", "_is_accelerate_prepared"})
 """Attributes that it sets on modules."""
+
+
+class Advice(NamedTuple):
+    """Where to keep what a resume would lose, each the end of a sentence."""
+
+    generators: str
+    data: str
 
 
 class Notes:
@@ -27,15 +35,18 @@ class Notes:
     Args:
         tracker: gives what follows the run.
         ranks: those that train together.
-        where_to_keep: random generators, as the end of a sentence.
+        words: what to do about them.
     """
 
-    def __init__(self, tracker: Callable[[], Tracker], ranks: Ranks, where_to_keep: str) -> None:
-        self._find_tracker, self._ranks, self._where_to_keep = tracker, ranks, where_to_keep
+    def __init__(self, tracker: Callable[[], Tracker], ranks: Ranks, words: Advice) -> None:
+        self._find_tracker, self._ranks, self._words = tracker, ranks, words
         self.watch: AttributeWatch | None = None
         """On what modules keep in plain attributes, once training has begun."""
         self._noted_step = 0
         self._named = set[str]()
+        self._data: dict[int, DatasetWatch] = {}
+        self._restored: tuple[str, ...] = ()
+        self._others: Collection[int] = ()
 
     @property
     def _tracker(self) -> Tracker:
@@ -73,7 +84,7 @@ class Notes:
         """
         new = [name for name in names if name not in self._named]
         self._named.update(new)
-        return [generator_note(new, self._where_to_keep)] if new else []
+        return [generator_note(new, self._words.generators)] if new else []
 
     def _note_uneven(self) -> list[str]:
         if not self._tracker.is_saved:
@@ -89,12 +100,41 @@ class Notes:
             for (slot, _), *_ in uneven
         ]
 
+    def watch_data(self, restored: Iterable[str], others: Collection[int]) -> None:
+        """Look at the datasets, and at those of later loaders once they are known.
+
+        Args:
+            restored: names of attributes that a resume brings back.
+            others: objects that are watched already, by `id`.
+        """
+        self._restored, self._others = tuple(restored), others
+        self._data.clear()
+        self._watch_new_data()
+
+    def _watch_new_data(self) -> None:
+        new = {slot: loader for slot, loader in self._tracker.loaders.items() if slot not in self._data}
+        for slot, loader in new.items():
+            base = loader.prepared.base
+            # which Accelerate and the Trainer call at each start of a pass
+            by_epoch = ("epoch",) if hasattr(getattr(base, "dataset", None), "set_epoch") else ()
+            roots = roots_of_loader(f"dataset.{slot}", base)
+            self._data[slot] = DatasetWatch(roots, (*self._restored, *by_epoch), self._others)
+
+    def of_data(self) -> list[str]:
+        """What training has shown of the datasets that it uses, one sentence each."""
+        loaders = self._tracker.loaders
+        used = [watch for slot, watch in self._data.items() if slot in loaders and loaders[slot].trains]
+        names = [name for watch in used for name in watch.changed()]
+        self._watch_new_data()
+        return [changed_note(names, self._words.data)] if names else []
+
     def later(self) -> list[str]:
         """What training has shown, one sentence each."""
         names = self.watch.changed() if self.watch is not None else []
         found = []
         if names:
             found.append(changed_note(names, _ADVICE))
+        found += self.of_data()
         counts = self._tracker.counts
         if counts.step > self._noted_step and not any(loader.trains for loader in self._tracker.loaders.values()):
             found.append(

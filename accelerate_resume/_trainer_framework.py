@@ -16,7 +16,7 @@ from accelerate_resume._folders import capture_left_out
 from accelerate_resume._framework import AcceleratorFramework
 from accelerate_resume._hf_info import TrainerInfo
 from accelerate_resume._hf_trainer import Calls, HfTrainer
-from accelerate_resume._notes import OF_ACCELERATE
+from accelerate_resume._notes import OF_ACCELERATE, Advice
 from accelerate_resume._pauses import EPOCH_END, EVALUATION
 from accelerate_resume._place import AT_END, AT_FETCH, BETWEEN
 from accelerate_resume._trainer_tracker import TrainerTracker
@@ -44,7 +44,11 @@ class TrainerFramework(AcceleratorFramework):
         tell: told what a resume would lose.
     """
 
-    _where_to_keep_generators = "keep each as an attribute of the model, or of a callback"
+    _advice = Advice(
+        generators="keep each as an attribute of the model, or of a callback",
+        data="keep them in the state() of a callback that is an ExportableState of transformers.trainer_callback, and "
+        "set them in its on_epoch_begin",
+    )
 
     def __init__(self, hf: HfTrainer, boundary: Callable[[Progress, Ahead], None], tell: Callable[[str], None]) -> None:
         super().__init__(hf.trainer.accelerator, boundary)
@@ -174,7 +178,13 @@ class TrainerFramework(AcceleratorFramework):
     def notes(self) -> list[str]:
         """What an epoch that has run showed to be lost by a resume, one sentence each; each is told once."""
         names = [] if self._attributes is None else self._attributes.changed()
-        return [changed_note(names, _ADVICE)] if names else []
+        return [*([changed_note(names, _ADVICE)] if names else []), *self._notes.of_data()]
+
+    def _looked_into(self) -> Collection[int]:
+        return () if self._attributes is None else self._attributes.looked_into
+
+    def _keepers(self) -> list[Any]:
+        return [*super()._keepers(), *self.hf.own_callbacks.values()]
 
     def _generators(self) -> tuple[Any, ...]:
         own = [vars(callback) for callback in self.hf.own_callbacks.values()]  # not what they refer to: a Trainer, say

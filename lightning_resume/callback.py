@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from lightning_resume._trainer import Moments, TrainerAdapter
 from lightning_resume._tuners import Findings, is_tuner_fit
 from resume_core.candidates import named_checkpoint, peek, resume_mode, say_off
 from resume_core.capture.attributes import AttributeWatch, changed_note
+from resume_core.capture.dataset_attributes import DatasetWatch, names_in_state_hooks, roots_of_loader
 from resume_core.capture.describe import seed_fact
 from resume_core.capture.global_generators import find_training_generators, generator_note, generators_of_loader
 from resume_core.capture.loader_warnings import loader_warnings
@@ -44,6 +45,10 @@ _LOOK_AT_BATCH = 2  # of an epoch: early, and late enough for what is only made 
 _ADVICE = (
     "keep them in a buffer, a torchmetrics.Metric, or in on_save_checkpoint and on_load_checkpoint (state_dict and "
     "load_state_dict of a callback)"
+)
+_ADVICE_ON_DATA = (
+    "save and set them in on_save_checkpoint and on_load_checkpoint of the LightningModule, or in state_dict and "
+    "load_state_dict of its datamodule or of a callback"
 )
 _WHERE_TO_KEEP_GENERATORS = "keep each as an attribute of the LightningModule, its datamodule or a callback"
 _WHERE_TO_SAVE = f"Save at the end of a hook of these: {', '.join(EXACT_HOOKS)}, or after fit()."
@@ -121,6 +126,7 @@ class ResumeCallback(Callback):
         self._log = logging.getLogger(__name__)
         self._log_of_module: Any = None
         self._watch: AttributeWatch | None = None
+        self._data_watch: DatasetWatch | None = None
         self._has_named_generators = False
         self._session: Session | EmbeddedSession | None = None
         self._adapter: TrainerAdapter | None = None
@@ -258,6 +264,14 @@ class ResumeCallback(Callback):
             owners = self._adapter.framework.owners
             watched = _without_own_state(owners, package)
             self._watch = AttributeWatch(watched, known, kinds, saved=owners.values())
+            self._watch_data(self._adapter.framework, self._watch.looked_into)
+
+    def _watch_data(self, framework: FitFramework, others: Collection[int]) -> None:
+        loaders = framework.train_loaders
+        roots: dict[str, Any] = {}
+        for place, loader in enumerate(loaders):
+            roots |= roots_of_loader(f"train_dataset.{place}" if len(loaders) > 1 else "train_dataset", loader)
+        self._data_watch = DatasetWatch(roots, names_in_state_hooks(framework.owners.values()), others)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Take note of what is trained on."""
@@ -287,6 +301,9 @@ class ResumeCallback(Callback):
         names = self._watch.changed() if self._watch is not None else []
         if names:
             self._log.warning("%s", changed_note(names, _ADVICE))
+        names = self._data_watch.changed() if self._data_watch is not None else []
+        if names:
+            self._log.warning("%s", changed_note(names, _ADVICE_ON_DATA))
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Without a directory: add what Lightning's checkpoint lacks."""
@@ -332,7 +349,7 @@ class ResumeCallback(Callback):
 
     def _uninstall(self) -> None:
         adapter, self._adapter = self._adapter, None
-        self._watch, self._has_named_generators = None, False
+        self._watch, self._data_watch, self._has_named_generators = None, None, False
         if adapter is not None:
             self._ended = adapter.framework.embedding.ended
             adapter.uninstall()

@@ -6,7 +6,7 @@ import enum
 import sys
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,8 @@ class AttributeWatch:
         seen = {id(owner) for owner in self._owners.values()}
         for name, owner in self._owners.items():
             self._look_into(name, owner, found, seen, 0)
+        self.looked_into: Collection[int] = seen
+        """By `id`, the objects whose attributes are watched."""
         return found
 
     def _look_into(self, place: str, holder: Any, found: dict[str, Any], seen: set[int], depth: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from small_runs import make_loader, new_run, train, train_all
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from accelerate_resume import ResumePlugin
 from accelerate_resume._accelerator import own_optimizer
@@ -151,3 +151,28 @@ def test_a_random_generator_that_is_tracked_goes_on_where_it_was_and_is_not_name
         shutil.rmtree(checkpoint)
     assert draw_in_a_loop(attempt()) == expected[2:]
     assert "random generators that training draws" not in caplog.text
+
+
+class Lengths(TensorDataset):
+    def __init__(self):
+        super().__init__(torch.arange(8.0).unsqueeze(1))
+        self.maxlen, self.epoch = 64, 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_an_attribute_of_the_dataset_that_the_loop_changes_is_named(tmp_path, caplog, is_kept):
+    data = Lengths()
+    accelerator, resume, model, optimizer, loader = new_run(tmp_path, loader=DataLoader(data, 2))
+    counters = resume.counters(maxlen=64) if is_kept else resume.counters()
+    for _ in resume.epochs(3):
+        for batch in loader:
+            train(accelerator, model, optimizer, batch)
+        data.maxlen *= 2
+        if is_kept:
+            counters.maxlen = data.maxlen
+    named = [r.getMessage() for r in caplog.records if "in no state: dataset.0." in r.getMessage()]
+    assert len(named) == (not is_kept)
+    assert is_kept or "in no state: dataset.0.maxlen. After" in named[0]

@@ -11,6 +11,7 @@ import torch
 from harness import digest
 from lightning.pytorch.callbacks import ModelCheckpoint, ModelPruning
 from small import Net, make_loader
+from torch.utils.data import DataLoader, Subset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from lightning_resume import Changes, Keep, ResumeCallback, SaveEvery
@@ -291,3 +292,31 @@ def test_random_generators_that_no_state_holds_are_named_once(fit, messages, is_
     named = [message for message in messages() if "random generators that training draws from" in message]
     assert len(named) == (not is_kept)
     assert is_kept or f"in no state: {__name__}.GEN. After" in named[0]
+
+
+class Lengths(torch.utils.data.Dataset):
+    def __init__(self):
+        self.maxlen = 64
+
+    def __getitem__(self, index):
+        return (torch.full((3,), index / 50),)
+
+    def __len__(self):
+        return 16
+
+
+class Curriculum(L.Callback):
+    def on_train_epoch_start(self, trainer, module):
+        trainer.train_dataloader.dataset.dataset.maxlen = 128
+
+
+class KeptCurriculum(Curriculum):
+    def state_dict(self):
+        return {"maxlen": 128}
+
+
+@pytest.mark.parametrize("kind", [Curriculum, KeptCurriculum])
+def test_an_attribute_of_the_dataset_that_a_hook_changes_is_named(fit, messages, kind):
+    fit(loader=DataLoader(Subset(Lengths(), range(16)), 4), callbacks=[kind()])
+    named = [message for message in messages() if "in no state: train_dataset.dataset.maxlen. After" in message]
+    assert len(named) == (kind is Curriculum)

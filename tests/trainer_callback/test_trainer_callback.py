@@ -12,6 +12,7 @@ import torch
 import transformers
 from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import ExportableState
 
 from accelerate_resume import Keep, ResumePlugin, SaveEvery, TrainerResumeCallback
 from resume_core.errors import CheckpointNotFoundError, ResumeError
@@ -244,3 +245,31 @@ def test_random_generators_that_no_state_holds_are_named(tmp_path, caplog, is_ke
     named = [r.getMessage() for r in caplog.records if "random generators that training draws" in r.getMessage()]
     assert len(named) == (not is_kept)
     assert is_kept or f"in no state: {__name__}.GEN. After" in named[0]
+
+
+class Lengths(torch.utils.data.Dataset):
+    def __init__(self):
+        self.maxlen = 64
+
+    def __getitem__(self, index):
+        return DATA[index]
+
+    def __len__(self):
+        return len(DATA)
+
+
+class Curriculum(TrainerCallback):
+    def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        train_dataloader.dataset.maxlen = 128
+
+
+class KeptCurriculum(Curriculum, ExportableState):
+    def state(self):
+        return {"args": {}, "attributes": {"maxlen": 128}}
+
+
+@pytest.mark.parametrize("kind", [Curriculum, KeptCurriculum])
+def test_an_attribute_of_the_dataset_that_a_hook_changes_is_named(tmp_path, caplog, kind):
+    make_trainer(tmp_path, kind(), TrainerResumeCallback(tmp_path / "run"), data=Lengths()).train()
+    named = [r.getMessage() for r in caplog.records if "in no state: dataset.0.maxlen. After" in r.getMessage()]
+    assert len(named) == (kind is Curriculum)
