@@ -29,7 +29,7 @@ from accelerate_resume._script import ScriptTracker
 from accelerate_resume._tracker import Tracker
 from resume_core.capture.dataset_attributes import names_in_state_hooks
 from resume_core.capture.generators import GENERATORS, apply_generators, capture_generators, find_generators
-from resume_core.capture.global_generators import find_training_generators, generators_of_loader, running_code
+from resume_core.capture.global_generators import running_code
 from resume_core.capture.gradients import apply_gradients, capture_gradients
 from resume_core.capture.modules import apply_modules, capture_modules, refilled
 from resume_core.capture.param_groups import apply_groups, capture_groups, group_sizes
@@ -338,8 +338,12 @@ class AcceleratorFramework:
 
     def _generators(self) -> tuple[Any, ...]:
         own = [*self.modules.values(), *self.tracked.values(), *self._accelerated.registered]
-        # an optimizer that a module knows knows this object by its hook, and so all loaders, which are no state of it
-        return find_generators(own, closed=(self._accelerated.accelerator, self))
+        return find_generators(own, closed=self._no_owners)
+
+    @property
+    def _no_owners(self) -> tuple[object, ...]:
+        """What modules refer to and do not own: by the hook of an optimizer this object, and so all loaders."""
+        return self._accelerated.accelerator, self
 
     def parts(self, state: State | None) -> dict[str, Any]:
         """Weights, and the state of optimizers, schedulers and loss scaling: saved, or live where ``state`` is None."""
@@ -401,7 +405,8 @@ class AcceleratorFramework:
         notes = self._notes.at_start(self.modules, self._accelerated.optimizers_and_own, self._holders())
         restored = names_in_state_hooks(self._keepers()) | set(self.counters)
         self._notes.watch_data(restored, self._looked_into())
-        return notes + self._notes.generators(self._unknown_generators())
+        trained = [*self.modules.values(), *self.tracked.values()]
+        return notes + self._notes.generators(trained, self._training_code(), self._generators(), self._no_owners)
 
     def _looked_into(self) -> Collection[int]:
         """Objects whose attributes are watched, by `id`."""
@@ -410,18 +415,6 @@ class AcceleratorFramework:
     def _keepers(self) -> list[Any]:
         """Objects of the user's that save a state of their own."""
         return [*self.modules.values(), *self.tracked.values(), *self._accelerated.registered]
-
-    def _unknown_generators(self) -> tuple[str, ...]:
-        prepared = [loader.prepared for loader in self.loaders]
-        loaders = [each for one in prepared for each in (one.loader, one.base)]
-        known = [*self._generators(), *(each for loader in loaders for each in generators_of_loader(loader))]
-        datasets = [getattr(loader, "dataset", None) for loader in loaders]  # what their code uses is named with them
-        return find_training_generators(
-            [*self.modules.values(), *self.tracked.values()],
-            code=self._training_code(),
-            known=known,
-            closed=(self._accelerated.accelerator, self, *datasets),
-        )
 
     def _training_code(self) -> Iterable[tuple[str, Any]]:
         """What trains beside the models, by name."""

@@ -11,7 +11,7 @@ from accelerate_resume._holders import unsaved_holders
 from accelerate_resume._tracker import Tracker
 from resume_core.capture.attributes import AttributeWatch, changed_note
 from resume_core.capture.dataset_attributes import DatasetWatch, roots_of_loader
-from resume_core.capture.global_generators import generator_note
+from resume_core.capture.global_generators import find_training_generators, generator_note, generators_of_loader
 from resume_core.capture.loader_warnings import loader_warnings
 from resume_core.ranks import Ranks
 
@@ -76,12 +76,22 @@ class Notes:
         ]
         return notes + self._note_uneven()
 
-    def generators(self, names: Iterable[str]) -> list[str]:
+    def generators(
+        self, owners: Iterable[Any], code: Iterable[tuple[str, Any]], captured: Iterable[Any], closed: Iterable[object]
+    ) -> list[str]:
         """What is said of random generators that no state holds.
 
         Args:
-            names: of all that were found.
+            owners: modules and what else is trained, or holds what trains.
+            code: what trains beside them, by name.
+            captured: generators that the run saves.
+            closed: objects that are not looked into.
         """
+        prepared = [loader.prepared for loader in self._tracker.loaders.values()]
+        loaders = [each for one in prepared for each in (one.loader, one.base)]
+        known = [*captured, *(each for loader in loaders for each in generators_of_loader(loader))]
+        datasets = [getattr(loader, "dataset", None) for loader in loaders]  # what their code uses is named with them
+        names = find_training_generators(owners, code=code, known=known, closed=(*closed, *datasets))
         new = [name for name in names if name not in self._named]
         self._named.update(new)
         return [generator_note(new, self._words.generators)] if new else []
