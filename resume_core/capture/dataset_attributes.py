@@ -84,8 +84,11 @@ def _parts(place: str, value: Any) -> Iterable[tuple[str, Any]]:
 
 def _is_holder(value: Any) -> bool:
     """Whether it is a dataset or sequence, or a transform; nothing else that data refers to is looked into."""
-    is_data = isinstance(value, torch.utils.data.Dataset) or hasattr(type(value), "__getitem__") or callable(value)
-    return is_data and hasattr(value, "__dict__") and not isinstance(value, _NO_HOLDERS)
+    try:
+        is_data = isinstance(value, torch.utils.data.Dataset) or hasattr(type(value), "__getitem__") or callable(value)
+        return is_data and hasattr(value, "__dict__") and not isinstance(value, _NO_HOLDERS)
+    except Exception:  # a proxy that stands for nothing now, say: it is asked for its class
+        return False
 
 
 def roots_of_loader(name: str, loader: Any) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def find_training_generators(
     modules = [child for owner in owners if isinstance(owner, torch.nn.Module) for child in owner.modules()]
     for value in (*modules, *walk(owners, closed)):
         search.follow(type(value).__mro__[:-1])
-        if isinstance(value, types.FunctionType):
+        if _is_a(value, types.FunctionType):
             search.look("", value)
     for name, value in code:
         search.look(name, value)
@@ -119,7 +119,7 @@ def _used_behind(frame: types.FrameType) -> Iterator[tuple[str, Any]]:
         if instruction.offset > frame.f_lasti and instruction.opname.startswith(("LOAD_", "STORE_FAST_LOAD")):
             used = instruction.argval
             for each in used if isinstance(used, tuple) else (used,):
-                names |= set(_code_names(each)) if isinstance(each, types.CodeType) else {each} & {str(each)}
+                names |= set(_code_names(each)) if _is_a(each, types.CodeType) else {each} & {str(each)}
     in_module = frame.f_locals is frame.f_globals
     module = frame.f_globals.get("__name__", "")
     # cells of what is not assigned yet are missing
@@ -138,15 +138,20 @@ def _code_names(code: types.CodeType) -> Iterator[str]:
             yield from _code_names(constant)
 
 
+def _is_a(value: Any, kinds: type | tuple[type, ...]) -> bool:
+    """As `isinstance`, which asks the value for its class: a proxy that stands for nothing now raises then."""
+    return issubclass(type(value), kinds)
+
+
 def _plain_function(member: Any) -> types.FunctionType | None:
-    function = getattr(member, "fget", None) if isinstance(member, property) else member
-    function = function.__func__ if isinstance(function, (staticmethod, classmethod)) else function
-    return function if isinstance(function, types.FunctionType) else None
+    function: Any = getattr(member, "fget", None) if _is_a(member, property) else member
+    function = function.__func__ if _is_a(function, (staticmethod, classmethod)) else function
+    return function if _is_a(function, types.FunctionType) else None
 
 
 def _functions(value: Any) -> Iterator[types.FunctionType]:
     """A function itself, the methods of an object's class, or else nothing."""
-    members = [value] if isinstance(value, types.FunctionType) else []
+    members = [value] if _is_a(value, types.FunctionType) else []
     for cls in type(value).__mro__[:-1]:
         members += cls.__dict__.values()
     yield from filter(None, map(_plain_function, members))
@@ -154,7 +159,7 @@ def _functions(value: Any) -> Iterator[types.FunctionType]:
 
 def _members(value: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
     """Attributes of a module or class that code with these names may mean."""
-    if isinstance(value, (types.ModuleType, type)):
+    if _is_a(value, (types.ModuleType, type)):
         members = vars(value)
         yield from ((f"{value.__name__}.{name}", members[name]) for name in names if name in members)
 
@@ -214,14 +219,14 @@ class _Search:
 
     def look(self, name: str, value: Any) -> None:
         """At what a function uses by that name."""
-        if isinstance(value, types.FunctionType):
+        if _is_a(value, types.FunctionType):
             if _is_own(value.__code__, value.__module__, self._packages):
                 self.waiting.append(value)
-        elif isinstance(value, type):
+        elif _is_a(value, type):
             self.follow(value.__mro__[:-1])
-        elif any(isinstance(each, GENERATORS) and id(each) not in self._known for each in _held(value)):
+        elif any(_is_a(each, GENERATORS) and id(each) not in self._known for each in _held(value)):
             self._names.add(name)
-        elif not isinstance(value, types.ModuleType):
+        elif not _is_a(value, types.ModuleType):
             self.follow(type(value).__mro__[:-1])
 
     def follow(self, classes: Iterable[type]) -> None:
@@ -238,8 +243,8 @@ class _Search:
 
 def _held(value: Any) -> Iterable[Any]:
     """A generator, or those that stand in a container."""
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if _is_a(value, (list, tuple, set, frozenset)):
         return value if len(value) <= _MAX_ITEMS else ()
-    if isinstance(value, dict):
+    if _is_a(value, dict):
         return list(dict.values(value)) if len(value) <= _MAX_ITEMS else ()
     return (value,)

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from resume_core.capture.dataset_attributes import DatasetWatch, names_in_state_hooks, roots_of_loader
 
@@ -125,3 +125,19 @@ def test_names_are_read_from_hooks_that_save_and_load():
     found = names_in_state_hooks([Saves(), torch.nn.Linear(1, 1)])
     assert {"level", "maxlen"} <= found
     assert "mode" not in found
+
+
+class Proxy:
+    """As those of frameworks for the web are, where there is no request."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("stands for nothing now")
+
+
+def test_what_raises_when_it_is_looked_at_is_passed_over():
+    data = TensorDataset(torch.zeros(2))
+    data.proxy, data.size = Proxy(), 1
+    watch = DatasetWatch({"data": data})
+    data.size = 2
+    assert watch.changed() == ["data.size"]

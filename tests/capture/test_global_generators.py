@@ -110,3 +110,22 @@ def test_of_a_running_loop_is_named_what_it_draws_from_and_not_what_has_made_its
         helper(x)
     place = "test_of_a_running_loop_is_named_what_it_draws_from_and_not_what_has_made_its_data"
     assert found == (f"of_loop in {place}()", f"{__name__}.gen", f"{__name__}.python_gen")
+
+
+class Proxy:
+    """As those of frameworks for the web are, where there is no request."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("stands for nothing now")
+
+
+STANDS_FOR_NOTHING = Proxy()
+
+
+def test_what_raises_when_it_is_looked_at_is_passed_over():
+    class Trains:
+        def training_step(self):
+            return STANDS_FOR_NOTHING, gen.initial_seed()
+
+    assert find_training_generators([Trains()]) == (f"{__name__}.gen",)
