@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from resume_core.capture.kinds import is_a
 from resume_core.capture.saved_tensors import Saved
 
 __all__ = ["AttributeWatch", "changed_note"]
@@ -74,7 +75,7 @@ class AttributeWatch:
 
     def _look_into(self, place: str, holder: Any, found: dict[str, Any], seen: set[int], depth: int) -> None:
         for name, value in list(getattr(holder, "__dict__", {}).items()):
-            if name in self._known or (isinstance(value, torch.Tensor) and value in self._saved):
+            if name in self._known or (is_a(value, torch.Tensor) and value in self._saved):
                 continue
             mark = _mark(value, self._saved)
             if mark is not None:
@@ -86,7 +87,7 @@ class AttributeWatch:
     def _is_own(self, value: Any) -> bool:
         """Whether a class is of the user's code: in the package of an owner, or in no installed one."""
         cls, package = type(value), _package(type(value))
-        if isinstance(value, (*self._others, torch.nn.Module)) or package in _FRAMEWORKS:
+        if is_a(value, (*self._others, torch.nn.Module)) or package in _FRAMEWORKS:
             return False
         if package in self._packages or package == "__main__":
             return True
@@ -117,17 +118,17 @@ def _with_submodules(owners: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _mark(value: Any, saved: Saved) -> Any:
     """Something that differs when ``value`` was changed or replaced, None for what is not watched."""
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         return ("saved",) if value in saved else ("tensor", id(value), value._version)
-    if isinstance(value, _PLAIN):
+    if is_a(value, _PLAIN):
         return "plain", repr(value)
-    if isinstance(value, np.ndarray):
+    if is_a(value, np.ndarray):
         return "array", value.shape, value.ravel()[:: value.size // _MAX_ITEMS + 1].tolist()
-    if isinstance(value, (list, tuple, set, frozenset, deque)):
+    if is_a(value, (list, tuple, set, frozenset, deque)):
         return type(value).__name__, len(value), [_mark(item, saved) for item in _sample(value)]
-    if isinstance(value, dict):
+    if is_a(value, dict):
         return type(value).__name__, len(value), [_mark(item, saved) for item in _sample(value.values())]
-    if isinstance(value, torch.nn.Module) and value not in saved:
+    if is_a(value, torch.nn.Module) and value not in saved:
         return "module", id(value), _versions(value, saved)
     return None
 

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from resume_core.capture.kinds import is_a
+
 __all__ = ["DatasetWatch", "names_in_state_hooks", "roots_of_loader"]
 
 _SCALARS = (bool, int, float, str, type(None))
@@ -84,11 +86,9 @@ def _parts(place: str, value: Any) -> Iterable[tuple[str, Any]]:
 
 def _is_holder(value: Any) -> bool:
     """Whether it is a dataset or sequence, or a transform; nothing else that data refers to is looked into."""
-    try:
-        is_data = isinstance(value, torch.utils.data.Dataset) or hasattr(type(value), "__getitem__") or callable(value)
-        return is_data and hasattr(value, "__dict__") and not isinstance(value, _NO_HOLDERS)
-    except Exception:  # a proxy that stands for nothing now, say: it is asked for its class
-        return False
+    cls = type(value)  # and not the value itself, which may be a proxy
+    is_data = is_a(value, torch.utils.data.Dataset) or hasattr(cls, "__getitem__") or hasattr(cls, "__call__")  # noqa: B004
+    return is_data and cls.__dictoffset__ != 0 and not is_a(value, _NO_HOLDERS)
 
 
 def roots_of_loader(name: str, loader: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from resume_core.capture.kinds import is_a
 from resume_core.capture.rng import Stream, derive
 
 __all__ = [
@@ -71,19 +72,19 @@ def _function_parts(value: types.FunctionType) -> Iterator[Any]:
 
 def _items(value: Any) -> Iterable[Any]:
     """What a container or callable holds; code of the user's own is not run."""
-    if isinstance(value, types.FunctionType):
+    if is_a(value, types.FunctionType):
         return _function_parts(value)
-    if isinstance(value, types.MethodType):
+    if is_a(value, types.MethodType):
         return (value.__self__, value.__func__)
-    if isinstance(value, types.BuiltinMethodType):
+    if is_a(value, types.BuiltinMethodType):
         return (value.__self__,)
-    if isinstance(value, functools.partial):
+    if is_a(value, functools.partial):
         return (value.func, *value.args, *value.keywords.values())
-    if isinstance(value, dict):
+    if is_a(value, dict):
         return dict.values(value) if dict.__len__(value) <= _MAX_ITEMS else ()
-    if isinstance(value, list):
+    if is_a(value, list):
         return list.__iter__(value) if list.__len__(value) <= _MAX_ITEMS else ()
-    if isinstance(value, tuple):
+    if is_a(value, tuple):
         return tuple.__iter__(value) if tuple.__len__(value) <= _MAX_ITEMS else ()
     return value if type(value) in (set, frozenset) and len(value) <= _MAX_ITEMS else ()
 
@@ -92,8 +93,8 @@ def _of_class(cls: type) -> tuple[list[types.MemberDescriptorType], list[Generat
     """The slots of a class, and the generators that it holds for all its objects."""
     members = [vars(base) for base in cls.__mro__[:-1]]
     slotted = [value for names in members if "__slots__" in names for value in names.values()]
-    slots = [value for value in slotted if isinstance(value, types.MemberDescriptorType)]
-    return slots, [value for names in members for value in names.values() if isinstance(value, GENERATORS)]
+    slots = [value for value in slotted if is_a(value, types.MemberDescriptorType)]
+    return slots, [value for names in members for value in names.values() if is_a(value, GENERATORS)]
 
 
 def _attributes(value: Any, classes: dict[type, Any]) -> Iterator[Any]:
@@ -116,11 +117,11 @@ def walk(root: Any, closed: Iterable[object] = ()) -> Iterator[Any]:
     waiting = collections.deque([root])
     while waiting and len(seen) < _MAX_OBJECTS:
         value = waiting.popleft()
-        if isinstance(value, _LEAVES) or id(value) in seen:
+        if is_a(value, _LEAVES) or id(value) in seen:
             continue
         seen.add(id(value))
         yield value
-        if not isinstance(value, GENERATORS):
+        if not is_a(value, GENERATORS):
             waiting.extend(_items(value))
             waiting.extend(_attributes(value, classes))
 
@@ -136,7 +137,7 @@ def find_generators(root: Any, *, closed: Iterable[object] = ()) -> tuple[Genera
     return tuple(
         value
         for value in walk(root, closed)
-        if isinstance(value, GENERATORS) and id(value) not in shared and not isinstance(value, random.SystemRandom)
+        if is_a(value, GENERATORS) and id(value) not in shared and not is_a(value, random.SystemRandom)
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from resume_core.capture.generators import GENERATORS, find_generators, shared_generators, walk
+from resume_core.capture.kinds import is_a
 
 __all__ = [
     "find_global_generators",
@@ -74,7 +75,7 @@ def find_training_generators(
     modules = [child for owner in owners if isinstance(owner, torch.nn.Module) for child in owner.modules()]
     for value in (*modules, *walk(owners, closed)):
         search.follow(type(value).__mro__[:-1])
-        if _is_a(value, types.FunctionType):
+        if is_a(value, types.FunctionType):
             search.look("", value)
     for name, value in code:
         search.look(name, value)
@@ -119,7 +120,7 @@ def _used_behind(frame: types.FrameType) -> Iterator[tuple[str, Any]]:
         if instruction.offset > frame.f_lasti and instruction.opname.startswith(("LOAD_", "STORE_FAST_LOAD")):
             used = instruction.argval
             for each in used if isinstance(used, tuple) else (used,):
-                names |= set(_code_names(each)) if _is_a(each, types.CodeType) else {each} & {str(each)}
+                names |= set(_code_names(each)) if is_a(each, types.CodeType) else {each} & {str(each)}
     in_module = frame.f_locals is frame.f_globals
     module = frame.f_globals.get("__name__", "")
     # cells of what is not assigned yet are missing
@@ -138,20 +139,15 @@ def _code_names(code: types.CodeType) -> Iterator[str]:
             yield from _code_names(constant)
 
 
-def _is_a(value: Any, kinds: type | tuple[type, ...]) -> bool:
-    """As `isinstance`, which asks the value for its class: a proxy that stands for nothing now raises then."""
-    return issubclass(type(value), kinds)
-
-
 def _plain_function(member: Any) -> types.FunctionType | None:
-    function: Any = getattr(member, "fget", None) if _is_a(member, property) else member
-    function = function.__func__ if _is_a(function, (staticmethod, classmethod)) else function
-    return function if _is_a(function, types.FunctionType) else None
+    function: Any = getattr(member, "fget", None) if is_a(member, property) else member
+    function = function.__func__ if is_a(function, (staticmethod, classmethod)) else function
+    return function if is_a(function, types.FunctionType) else None
 
 
 def _functions(value: Any) -> Iterator[types.FunctionType]:
     """A function itself, the methods of an object's class, or else nothing."""
-    members = [value] if _is_a(value, types.FunctionType) else []
+    members = [value] if is_a(value, types.FunctionType) else []
     for cls in type(value).__mro__[:-1]:
         members += cls.__dict__.values()
     yield from filter(None, map(_plain_function, members))
@@ -159,7 +155,7 @@ def _functions(value: Any) -> Iterator[types.FunctionType]:
 
 def _members(value: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
     """Attributes of a module or class that code with these names may mean."""
-    if _is_a(value, (types.ModuleType, type)):
+    if is_a(value, (types.ModuleType, type)):
         members = vars(value)
         yield from ((f"{value.__name__}.{name}", members[name]) for name in names if name in members)
 
@@ -219,14 +215,14 @@ class _Search:
 
     def look(self, name: str, value: Any) -> None:
         """At what a function uses by that name."""
-        if _is_a(value, types.FunctionType):
+        if is_a(value, types.FunctionType):
             if _is_own(value.__code__, value.__module__, self._packages):
                 self.waiting.append(value)
-        elif _is_a(value, type):
+        elif is_a(value, type):
             self.follow(value.__mro__[:-1])
-        elif any(_is_a(each, GENERATORS) and id(each) not in self._known for each in _held(value)):
+        elif any(is_a(each, GENERATORS) and id(each) not in self._known for each in _held(value)):
             self._names.add(name)
-        elif not _is_a(value, types.ModuleType):
+        elif not is_a(value, types.ModuleType):
             self.follow(type(value).__mro__[:-1])
 
     def follow(self, classes: Iterable[type]) -> None:
@@ -243,8 +239,8 @@ class _Search:
 
 def _held(value: Any) -> Iterable[Any]:
     """A generator, or those that stand in a container."""
-    if _is_a(value, (list, tuple, set, frozenset)):
+    if is_a(value, (list, tuple, set, frozenset)):
         return value if len(value) <= _MAX_ITEMS else ()
-    if _is_a(value, dict):
+    if is_a(value, dict):
         return list(dict.values(value)) if len(value) <= _MAX_ITEMS else ()
     return (value,)
