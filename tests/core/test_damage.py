@@ -192,7 +192,7 @@ def test_a_missing_manifest_is_warned_of_once_and_the_run_goes_on(run):
     run.file("manifest.json").unlink()
     assert run.start.take()["end"] == run.expected
     assert run.caplog.text.count("its manifest.json is missing") == 1
-    assert "manifest" not in run.look()[1]
+    assert "manifest.json is missing" not in run.look()[1]
 
 
 def test_an_older_one_without_its_manifest_was_deleted_in_part(run):
