@@ -37,6 +37,9 @@ def no_run(store: Store) -> str:
     if runs:
         more = " and more" if len(runs) > _MOST_NAMED else ""
         return f"{url} is no directory of a run; runs lie below it: {', '.join(runs[:_MOST_NAMED])}{more}"
+    begun = [each for each in names if parse_attempt_folder(each) is not None]
+    if begun and ATTEMPT_FILE not in store.list(begun[-1]):
+        return f"{url} has no attempt: {begun[-1]} has no {ATTEMPT_FILE}, as a start leaves that is killed at once"
     return f"{url} is no directory of a run: there is no attempt in it"
 
 

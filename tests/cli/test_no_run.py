@@ -34,6 +34,10 @@ def test_each_kind_of_place_has_its_sentence(runs, tmp_path):
     checkpoint = attempt / "step-000000001"
     assert say(checkpoint).endswith(f"{checkpoint.name} is a checkpoint of {runs / 'a'}. Give the directory of the run")
     assert say(tmp_path / "empty").endswith("is no directory of a run: there is no attempt in it")
+    (tmp_path / "empty" / "attempt-0001-7f3a").mkdir()
+    assert say(tmp_path / "empty").endswith(
+        "has no attempt: attempt-0001-7f3a has no attempt.json, as a start leaves that is killed at once"
+    )
 
 
 def test_a_name_that_is_misspelt_is_answered_with_the_one_that_is_there(runs):

@@ -122,10 +122,10 @@ def _number(value: int | None) -> str:
 def _state(one: CheckpointListed) -> tuple[str, Style]:
     if one.state == "damaged":
         return f"damaged: {one.problem}", Style(bold=True, color="red")
-    words = [one.state] if one.state != "whole" else []
+    words = [one.state] if one.state != "committed" else []
     if one.off_line is not None:
         words.append(f"on no line: {one.off_line}")
-    elif one.state == "whole" and not one.is_on_line:
+    elif one.state == "committed" and not one.is_on_line:
         words.append("on no line")
     if one.kept_by is not None:
         words.append(", ".join(one.kept_by) or "no rule")

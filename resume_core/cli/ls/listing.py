@@ -31,7 +31,8 @@ class CheckpointListed:
 
     Attributes:
         path: below the run's directory.
-        state: ``"whole"``, ``"weights only"`` or ``"damaged"``, as far as its manifest tells.
+        state: ``"committed"``, ``"weights only"`` or ``"damaged"``, as far as its manifest tells: no
+            data is read.
         step: optimizer steps done.
         epoch: of its last batch.
         batch: batches trained on.
@@ -195,7 +196,7 @@ class _Look:
         tiers = self._lineage.tiers.committed(ref)
         try:
             if tiers:
-                return self._listed(self._lineage.read_brief(ref), tiers, "whole")
+                return self._listed(self._lineage.read_brief(ref), tiers, "committed")
             if holding := self._lineage.tiers.with_weights(ref):
                 return self._listed(read_weights_brief(holding[-1], ref), holding, "weights only")
         except CheckpointNotFoundError:  # deleted meanwhile
@@ -239,7 +240,7 @@ class _Look:
             time=_text(header, "time"),
             size_bytes=brief.size_bytes,
             tiers=[store.url for store in tiers],
-            is_on_line=state == "whole" and is_on_line,
+            is_on_line=state == "committed" and is_on_line,
             kept_by=self._kept_by.get(ref.path),
             off_line=None if is_on_line else self._off_line.get(ref.path),
             metric=None if self.best is None else Entry(ref, header).metric(self.best),
