@@ -100,8 +100,7 @@ def describe_schedulers(schedulers: Iterable[object]) -> dict[str, Fact]:
 
     Read are the public attributes that hold plain values, except those that move (``last_epoch`` and the like), the
     arguments, defaults and closures of lambdas, the globals that they read and their source, and nested schedulers
-    (``"scheduler.0.schedulers.1.T_max"``). The names of the
-    user's own lambdas are information.
+    (``"scheduler.0.schedulers.1.T_max"``). The names of the user's own lambdas are information.
     """
     facts: dict[str, Fact] = {}
     for i, scheduler in enumerate(schedulers):

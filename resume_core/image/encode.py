@@ -263,8 +263,8 @@ class _Encoder:
             known = KnownDict.of_tensors(value, node, {each: self._found[each] for each in paths})
         elif kinds == {dict}:
             inner = [self._found_dicts.get(each) for each in paths]
-            if all(one is not None and one.rows is None for one in inner):
-                known = KnownDict.of_dicts(value, node, [one for one in inner if one is not None])
+            rows = [one for one in inner if one is not None and one.is_row]
+            known = KnownDict.of_dicts(value, node, rows) if len(rows) == len(inner) else None
         if known is not None:
             self._found_dicts[path] = known
         return node

@@ -96,6 +96,11 @@ class KnownDict(NamedTuple):
             node,
         )
 
+    @property
+    def is_row(self) -> bool:
+        """Whether it holds tensors under text alone: the keys of rows are compared without their classes."""
+        return self.rows is None and {kind for kind, _ in self.keys} == {str}
+
     def tensors(self, value: dict[Any, Any]) -> list[torch.Tensor] | None:
         """The tensors of ``value``, detached from autograd; None unless everything is as it was."""
         if type(value) is not self.kind or _keys(value) != self.keys:

@@ -161,6 +161,14 @@ CHANGES = {
 }
 
 
+def test_a_key_of_another_class_that_is_equal_is_seen_in_a_row_too():
+    memory, tree = Memory(), {"state": {"a": {1: MOMENT}, "b": {1: MOMENT.clone()}}}
+    flatten(tree, memory=memory)
+    tree["state"]["b"] = {True: MOMENT.clone()}
+    flat = flatten(tree, memory=memory)
+    assert_same(tree, unflatten(flat.structure, dict(flat.tensors)))
+
+
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("learnt", ["before", "after", "both"])
 def test_every_change_of_what_is_looked_at_as_a_whole_is_seen(change, learnt):
