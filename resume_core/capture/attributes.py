@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from resume_core.capture.installed import is_installed
 from resume_core.capture.kinds import is_a
 from resume_core.capture.saved_tensors import Saved
 
@@ -94,7 +95,7 @@ class AttributeWatch:
         if package in sys.stdlib_module_names:
             return False
         file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
-        return "site-packages" not in file and "dist-packages" not in file
+        return not is_installed(file)
 
 
 _NO_HOLDERS = (type, types.FunctionType, types.MethodType, types.ModuleType)

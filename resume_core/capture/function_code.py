@@ -10,26 +10,25 @@ from __future__ import annotations
 import functools
 import io
 import linecache
-import sysconfig
 import tokenize
 import types
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from resume_core.capture.installed import is_installed
 from resume_core.capture.plain import is_setting, plain
 
 __all__ = ["function_globals", "function_source", "is_of_library"]
 
 _MAX_CHARACTERS = 4000
 _SPACES = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT})
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def is_of_library(value: Any) -> bool:
     """Whether a function comes with Python or with a package: its name, with the version, is what it computes."""
     function = _function(value)
-    return function is None or function.__code__.co_filename.startswith(_LIBRARIES)
+    return function is None or is_installed(function.__code__.co_filename)
 
 
 def function_source(value: Any) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dis
 import sys
-import sysconfig
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from resume_core.capture.generators import GENERATORS, find_generators, shared_generators, walk
+from resume_core.capture.installed import is_installed
 from resume_core.capture.kinds import is_a
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
 _MAX_FUNCTIONS = 10_000
 _MAX_ITEMS = 256
 _MAX_NAMES = 10  # told in one sentence
-_INSTALLED = ("site-packages", "dist-packages", sysconfig.get_paths()["stdlib"], "<frozen ")
 _OURS = frozenset({"resume_core", "lightning_resume", "accelerate_resume"})
 _FRAMEWORKS = frozenset({"torch", "torchmetrics", "lightning", "pytorch_lightning", "transformers", "accelerate"})
 # run again from the same state by each attempt, before it trains
@@ -179,9 +178,7 @@ def _used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 def _is_own(code: types.CodeType, module: str | None, packages: frozenset[str]) -> bool:
     """Whether code is of the user's: not installed, or in a package of theirs that is."""
     package = str(module).partition(".")[0]
-    return package in packages or (
-        package not in _OURS and not any(folder in code.co_filename for folder in _INSTALLED)
-    )
+    return package in packages or (package not in _OURS and not is_installed(code.co_filename))
 
 
 def _runs_before_training(name: str) -> bool:
