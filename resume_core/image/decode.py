@@ -52,10 +52,10 @@ def _list(value: Any) -> list[Any]:
 
 
 def _dims(value: Any) -> Dims:
-    dims = tuple(_list(value))
-    if any(type(dim) is not int or not 0 <= dim < 2**63 for dim in dims):
-        raise ValueError(f"{value!r:.80} are no sizes")
-    return dims
+    for dim in _list(value):
+        if type(dim) is not int or not 0 <= dim < 2**63:
+            raise ValueError(f"{value!r:.80} are no sizes")
+    return tuple(value)
 
 
 class _Decoder:
@@ -88,7 +88,8 @@ class _Decoder:
         raise self.corrupt(place, f"{node!r:.80} is not plain JSON")
 
     def _typed(self, node: dict[str, Any], place: str) -> Any:
-        kind, fields = node["$"], {key: value for key, value in node.items() if key != "$"}
+        fields = dict(node)
+        kind = fields.pop("$")
         try:
             if kind in self._KINDS:
                 return self._KINDS[kind](self, place, **fields)
@@ -189,15 +190,18 @@ class _Decoder:
             state = "named twice" if name in self._made else "missing from the file"
             raise self.corrupt(place, f"the tensor {name!r:.200} is {state}")
         stored, entry, dims = self._tensors[name], BY_NAME[dtype], _dims(shape)
-        strides = c_strides(dims) if stride is None else _dims(stride)
+        in_order = c_strides(dims)
+        strides = in_order if stride is None else _dims(stride)
         expected = file_shape(entry, dims, strides, plain=self._plain)
-        if len(strides) != len(dims) or stored.dtype != entry.carrier or tuple(stored.shape) != expected:
+        if len(strides) != len(dims) or stored.dtype != entry.carrier or stored.shape != expected:
             raise self.corrupt(
                 place,
                 f"the tensor {name!r:.200} is {stored.dtype} {list(stored.shape)} in the file, expected "
                 f"{entry.carrier} {list(expected)}",
             )
-        if strides != c_strides(dims) and dense_strides(dims, strides) != strides:
+        if strides == in_order and stored.dtype == entry.dtype:
+            return stored
+        if strides != in_order and dense_strides(dims, strides) != strides:
             raise ValueError(f"the strides {strides} leave holes or overlap")
         elements = stored.reshape(-1).view(entry.dtype)
         return _reordered(elements, dims, strides) if self._plain else elements.as_strided(dims, strides)
@@ -220,7 +224,7 @@ class _Decoder:
 def _as(cls: type[torch.Tensor], tensor: torch.Tensor, *, requires_grad: bool) -> torch.Tensor:
     if cls is torch.nn.Parameter:
         return torch.nn.Parameter(tensor, requires_grad)
-    return tensor.requires_grad_(requires_grad)
+    return tensor.detach().requires_grad_() if requires_grad else tensor
 
 
 def _reordered(elements: torch.Tensor, dims: Dims, strides: Dims) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,8 +21,7 @@ _MAX_DIMS = 64
 _MAX_ELEMENTS = 2**62
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """One tensor as a file's header describes it.
 
     Attributes:
@@ -114,9 +113,10 @@ def _sizes(name: str, values: Any, num: int | None = None) -> tuple[int, ...]:
     """A list of ``num`` sizes whose product torch can count, zeros left out."""
     if type(values) is not list or len(values) > _MAX_DIMS or len(values) != (len(values) if num is None else num):
         raise TypeError(f"{name!r:.200} has the sizes {values!r:.80}")
-    if any(type(value) is not int or value < 0 for value in values):
-        raise ValueError(f"{name!r:.200} has the sizes {values!r:.80}")
-    if math.prod(value for value in values if value) > _MAX_ELEMENTS:
+    for value in values:
+        if type(value) is not int or value < 0:
+            raise ValueError(f"{name!r:.200} has the sizes {values!r:.80}")
+    if math.prod(filter(None, values)) > _MAX_ELEMENTS:
         raise OverflowError(f"{name!r:.200} has the sizes {values!r:.80}")
     return tuple(values)
 

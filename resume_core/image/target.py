@@ -20,6 +20,7 @@ from resume_core.image.views import c_strides, file_shape, is_dense, same_view
 
 __all__ = ["Target", "live_targets", "make_target"]
 
+_CPU = torch.device("cpu")
 _TENSORS = ("tensor", "parameter")  # kinds of nodes of a structure
 
 
@@ -144,18 +145,22 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     """First address, and that after the last."""
     start = tensor.data_ptr()
+    if tensor.is_contiguous():
+        return start, start + tensor.nbytes
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + (last + 1) * tensor.element_size()
 
 
 def _over(tensor: torch.Tensor, stored: Stored) -> torch.Tensor:
     """The memory of a live tensor, in the type and shape of the file."""
+    if tensor.dtype == stored.dtype and tensor.shape == stored.shape and tensor.is_contiguous():
+        return tensor.detach()
     flat = tensor.detach().as_strided((tensor.numel(),), (1,))
     return flat.view(stored.dtype).view(stored.shape)
 
 
 def _fresh(stored: Stored) -> torch.Tensor:
-    return torch.empty(stored.shape, dtype=stored.dtype, device="cpu")
+    return torch.empty(stored.shape, dtype=stored.dtype, device=_CPU)
 
 
 def _memory(tensor: torch.Tensor) -> memoryview:

@@ -88,7 +88,8 @@ def file_shape(dtype: DType, shape: Dims, strides: Dims, *, plain: bool) -> Dims
 
     A carrier of several elements (:class:`~resume_core.image.dtypes.DType`) adds a last dimension.
     """
-    dims = shape if plain else tuple(shape[dim] for dim in physical_order(strides))
+    in_order = plain or strides == c_strides(shape)
+    dims = shape if in_order else tuple(shape[dim] for dim in physical_order(strides))
     return dims if dtype.num_carriers == 1 else (*dims, dtype.num_carriers)
 
 

@@ -77,6 +77,7 @@ class Glance(Store):
         self.inner, self._memo = inner, memo
         self.url, self.late_writes = inner.url, inner.late_writes
         self.num_parallel_reads, self.num_parallel_requests = inner.num_parallel_reads, inner.num_parallel_requests
+        self.reads_ahead = inner.reads_ahead
         self._folders: dict[str, Mapping[str, str]] = {}
         self._contents: dict[str, bytes] = {}
         self._parsed: dict[str, dict[str, Any]] = {}  # by key, then by the name of the way

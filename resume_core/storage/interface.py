@@ -11,7 +11,7 @@ from resume_core.errors import CorruptCheckpointError
 from resume_core.storage.digest import BytesLike, byte_view
 from resume_core.storage.paths import validate_key
 
-__all__ = ["MAX_READ_BYTES", "Names", "Sink", "Store", "Survey", "refuse_large", "scatter"]
+__all__ = ["MAX_READ_BYTES", "Names", "OpenFile", "Sink", "Store", "Survey", "refuse_large", "scatter"]
 
 _T = TypeVar("_T")
 
@@ -114,6 +114,28 @@ class Sink(ABC):
         """Drop what was written; must not raise and may come after a ``_finish`` that failed."""
 
 
+class OpenFile:
+    """A file being read, from one place after the other, by one thread. Use it as a context manager.
+
+    Args:
+        store: where it lies.
+        key: the file; that it is missing is found out by the first read.
+    """
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._store, self._key = store, key
+
+    def read_scattered(self, offset_bytes: int, views: Sequence[memoryview]) -> None:
+        """See ``Store.read_scattered``."""
+        self._store.read_scattered(self._key, offset_bytes, views)
+
+    def __enter__(self) -> OpenFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return
+
+
 class Store(ABC):
     """One root that holds a run: a local directory, a bucket's prefix, memory.
 
@@ -124,12 +146,14 @@ class Store(ABC):
     Attributes:
         url: the root, as messages show it: without credentials.
         num_parallel_reads: how many reads at once make a large file come fastest.
+        reads_ahead: whether it comes faster yet when each of them goes on where it was, in one `OpenFile`.
         num_parallel_requests: how many at once make many small files come fastest; 1 where asking takes no time.
         late_writes: whether a write that failed may still take effect afterwards, as a request can that is on its way.
     """
 
     url: str
     num_parallel_reads: int = 4
+    reads_ahead: bool = False
     num_parallel_requests: int = 1
     late_writes: bool = False
 
@@ -239,6 +263,10 @@ class Store(ABC):
         buffer = memoryview(bytearray(sum(view.nbytes for view in views)))
         self.read_into(key, offset_bytes, buffer)
         scatter(buffer, views)
+
+    def open_file(self, key: str) -> OpenFile:
+        """Open a large file for reading; see ``OpenFile``."""
+        return OpenFile(self, key)
 
     @abstractmethod
     def list(self, prefix: str) -> Names:

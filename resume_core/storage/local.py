@@ -15,13 +15,14 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import FileIO
 from typing import TypeVar
 
 from resume_core.storage.digest import BytesLike, byte_view
 from resume_core.storage.direct import DirectFile
 from resume_core.storage.explained import explained, explained_read
 from resume_core.storage.folders import make_folder, naming, sync_folder
-from resume_core.storage.interface import Names, Sink, Store, refuse_large
+from resume_core.storage.interface import Names, OpenFile, Sink, Store, refuse_large
 from resume_core.storage.paths import temporary_name, validate_key
 from resume_core.storage.recycled import Recycled, kept_bytes, release_all, trace_of
 
@@ -50,6 +51,8 @@ class LocalStore(Store):
     Args:
         root: the directory; ``~`` and relative paths are resolved now, a later ``chdir`` changes nothing.
     """
+
+    reads_ahead = True
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.url = os.path.abspath(os.path.expanduser(os.fspath(root)))
@@ -129,14 +132,12 @@ class LocalStore(Store):
 
     def read_scattered(self, key: str, offset_bytes: int, views: Sequence[memoryview]) -> None:
         """See ``Store.read_scattered``. The kernel writes straight into the views, many of them in one call."""
+        with self.open_file(key) as file:
+            file.read_scattered(offset_bytes, views)
 
-        def once() -> None:
-            with open(path, "rb", buffering=0) as file:
-                file.seek(offset_bytes)
-                _fill(file.fileno(), [view for view in views if view.nbytes], path)
-
-        with _missing(self._path(key)) as path:
-            _insisting(once)
+    def open_file(self, key: str) -> OpenFile:
+        """See ``Store.open_file``."""
+        return _LocalFile(self, key, self._path(key))
 
     def list(self, prefix: str) -> Names:
         """See ``Store.list``."""
@@ -291,6 +292,37 @@ def _fill(fd: int, views: list[memoryview], path: str) -> None:
             start += 1
         if num_read:
             views[start] = views[start][num_read:]
+
+
+class _LocalFile(OpenFile):
+    """Stays open between reads: what the kernel reads ahead, it reads ahead of one descriptor."""
+
+    def __init__(self, store: Store, key: str, path: str) -> None:
+        super().__init__(store, key)
+        self._path = path
+        self._file: FileIO | None = None
+
+    def read_scattered(self, offset_bytes: int, views: Sequence[memoryview]) -> None:
+        def once() -> None:
+            if self._file is None:
+                self._file = open(path, "rb", buffering=0)  # noqa: SIM115
+            try:
+                self._file.seek(offset_bytes)
+                _fill(self._file.fileno(), [view for view in views if view.nbytes], path)
+            except OSError:  # the next try may do better with another handle, on a mount over a network
+                self._close()
+                raise
+
+        with _missing(self._path) as path:
+            _insisting(once)
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 class _LocalSink(Sink):

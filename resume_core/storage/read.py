@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import NoReturn
 
 from resume_core.errors import CorruptCheckpointError
@@ -20,13 +20,15 @@ from resume_core.storage.digest import (
     digest_of,
     iter_chunks,
 )
-from resume_core.storage.interface import Store, scatter
+from resume_core.storage.interface import OpenFile, Store, scatter
 from resume_core.storage.manifest import CheckpointRef, FileRecord, Manifest
 from resume_core.storage.manifests import nearest, read_manifest
-from resume_core.storage.parallel import run_all
+from resume_core.storage.parallel import Steps, run_steps
 from resume_core.storage.paths import join_key
 
 __all__ = ["FileReader", "digest_buffer", "digest_file", "read_file", "verify"]
+
+_PIECE_BYTES = 1 << 20  # of one read from a disk: it is still in the processor's cache when its digest is taken
 
 _log = logging.getLogger("exact_resume")
 
@@ -163,9 +165,9 @@ class FileReader:
             CorruptCheckpointError: see `read`.
             OSError: see `read`.
         """
-        covered = [span for span in self._spans() if span[0] < length_bytes]
-        buffer = bytearray(sum(length for _, length in covered))
-        self._read_chunks(0, _split([memoryview(buffer)], [length for _, length in covered]))
+        covered = [length for offset, length in self._spans() if offset < length_bytes]
+        buffer = bytearray(sum(covered))
+        self._read_chunks(0, _split([memoryview(buffer)], covered))
         return buffer
 
     def read_scattered(self, views: Sequence[memoryview], beginning: BytesLike = b"", start_bytes: int = 0) -> None:
@@ -195,20 +197,33 @@ class FileReader:
         """
         own = threading.local()  # one chunk's memory for each thread
 
-        def check(number: int, length_bytes: int) -> None:
+        def views_of(number: int) -> list[memoryview]:
             if not hasattr(own, "buffer"):
                 own.buffer = memoryview(bytearray(min(self._record.chunk_bytes, self.size_bytes)))
-            self.read_chunk(number, [own.buffer[:length_bytes]])
+            return [own.buffer[: lengths[number]]]
 
-        tasks = (partial(check, number, length) for number, (_, length) in enumerate(self._spans()))
-        run_all(tasks, self._stores[0].num_parallel_reads)
+        lengths = [length for _, length in self._spans()]
+        self._read_all(range(len(lengths)), views_of)
 
     def _spans(self) -> Iterator[tuple[int, int]]:
         return iter_chunks(self._record.size_bytes, self._record.chunk_bytes)
 
     def _read_chunks(self, first: int, groups: Iterable[list[memoryview]]) -> None:
-        tasks = (partial(self.read_chunk, number, views) for number, views in enumerate(groups, first))
-        run_all(tasks, self._stores[0].num_parallel_reads)
+        all_views = list(groups)
+        self._read_all(range(first, first + len(all_views)), lambda number: all_views[number - first])
+
+    def _read_all(self, numbers: range, views_of: Callable[[int], Sequence[memoryview]]) -> None:
+        """Chunks in parallel: each thread takes the next one, or a part of the file where the disk reads ahead."""
+        store = self._stores[0]
+        length = -(-len(numbers) // store.num_parallel_reads) if store.reads_ahead else 1
+        parts = [numbers[start : start + length] for start in range(0, len(numbers), max(length, 1))]
+        run_steps((self._steps(part, views_of) for part in parts), store.num_parallel_reads)
+
+    def _steps(self, numbers: range, views_of: Callable[[int], Sequence[memoryview]]) -> Steps:
+        with _OpenFiles(self._key) as files:
+            for number in numbers:
+                self._read_chunk(files, number, views_of(number))
+                yield
 
     def read_chunk(self, number: int, views: Sequence[memoryview]) -> None:
         """Fill ``views``, together as large as one chunk, with it.
@@ -217,9 +232,13 @@ class FileReader:
             CorruptCheckpointError: see `read`.
             OSError: see `read`.
         """
+        with _OpenFiles(self._key) as files:
+            self._read_chunk(files, number, views)
+
+    def _read_chunk(self, files: _OpenFiles, number: int, views: Sequence[memoryview]) -> None:
         problems: list[_Problem] = []
         for store in self._stores:
-            problem = self._try_chunk(store, number, views)
+            problem = self._try_chunk(store, files, number, views)
             if problem is None:
                 self._report(problems)
                 return
@@ -237,14 +256,15 @@ class FileReader:
             return _Problem(store, f"it has {found} bytes, the manifest says {self._record.size_bytes}")
         return None
 
-    def _try_chunk(self, store: Store, number: int, views: Sequence[memoryview]) -> _Problem | None:
+    def _try_chunk(self, store: Store, files: _OpenFiles, number: int, views: Sequence[memoryview]) -> _Problem | None:
+        piece_bytes = _PIECE_BYTES if store.reads_ahead else self._record.chunk_bytes
         try:
-            store.read_scattered(self._key, number * self._record.chunk_bytes, views)
+            found = digest_of(_arriving(files.of(store), number * self._record.chunk_bytes, views, piece_bytes))
         except (FileNotFoundError, EOFError) as error:
             return _Problem(store, f"chunk {number} is missing", error)
         except OSError as error:
             return _Problem(store, f"chunk {number} cannot be read: {error}", error)
-        found, expected, algorithm = digest_of(views), self._record.digests[number], self._record.algorithm
+        expected, algorithm = self._record.digests[number], self._record.algorithm
         if found != expected:
             num_chunks = len(self._record.digests)
             return _Problem(
@@ -272,6 +292,30 @@ class FileReader:
             "It is not used; resume from an older one.",
             path=problems[0].store.locate(self._key),
         ) from problems[0].error
+
+
+class _OpenFiles(ExitStack):
+    """One file in several stores, opened in each that is asked for it, and closed with the block."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self._key = key
+        self._files: dict[str, OpenFile] = {}
+
+    def of(self, store: Store) -> OpenFile:
+        """The file in ``store``."""
+        if store.url not in self._files:
+            self._files[store.url] = self.enter_context(store.open_file(self._key))
+        return self._files[store.url]
+
+
+def _arriving(file: OpenFile, offset_bytes: int, views: Sequence[memoryview], piece_bytes: int) -> Iterator[memoryview]:
+    """``views``, filled with what comes from ``offset_bytes`` on: each piece when it is there."""
+    size_bytes = sum(view.nbytes for view in views)
+    for piece in _split(views, [length for _, length in iter_chunks(size_bytes, piece_bytes)]):
+        file.read_scattered(offset_bytes, piece)
+        offset_bytes += sum(view.nbytes for view in piece)
+        yield from piece
 
 
 def _split(views: Iterable[memoryview], lengths: Iterable[int]) -> Iterator[list[memoryview]]:

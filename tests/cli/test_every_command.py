@@ -238,7 +238,7 @@ def test_ctrl_c_says_so_and_leaves_nothing(run, out, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LocalStore, "read_scattered", stop)
+    monkeypatch.setattr(LocalStore, "open_file", stop)
     result = invoke("export", run, out)
     assert result.exit_code == 130
     assert list(out.iterdir()) == []

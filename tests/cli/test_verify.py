@@ -132,10 +132,10 @@ def test_one_that_is_deleted_while_others_are_read_is_not_damaged(run, monkeypat
 
 
 def test_a_store_that_refuses_says_nothing_of_what_lies_there(run, monkeypatch):
-    def refuse(store, key, *_):
+    def refuse(store, key):
         raise PermissionError(13, "Permission denied", key)
 
-    monkeypatch.setattr("resume_core.storage.local.LocalStore.read_scattered", refuse)
+    monkeypatch.setattr("resume_core.storage.local.LocalStore.open_file", refuse)
     code, text = verify(run)
     assert (code, "4 of 4 not readable" in text) == (2, True)
     files(run, "*/step-000000001/model.safetensors")[0].write_bytes(b"")

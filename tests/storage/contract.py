@@ -54,6 +54,18 @@ class StoreContract:
         with pytest.raises(FileNotFoundError):
             store.read_scattered("b", 0, [memoryview(bytearray(3)), memoryview(bytearray(2))])
 
+    def test_an_open_file_is_read_from_any_place_and_one_that_is_missing_is_found_out_by_reading(self, store):
+        store.put("a", b"0123456789")
+        views = [memoryview(bytearray(2)), memoryview(bytearray(1))]
+        with store.open_file("a") as file:
+            for at, expected in ((6, b"678"), (0, b"012"), (7, b"789")):
+                file.read_scattered(at, views)
+                assert b"".join(views) == expected
+            with pytest.raises(EOFError):
+                file.read_scattered(8, views)
+        with store.open_file("b") as file, pytest.raises(FileNotFoundError):
+            file.read_scattered(0, views)
+
     def test_an_empty_store_lists_nothing_and_reading_creates_nothing(self, store):
         assert store.list("") == store.list("a/b") == []
         assert not store.exists("a")

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from resume_core.storage.parallel import run_all
+from resume_core.storage.parallel import run_all, run_steps
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
@@ -48,3 +48,41 @@ def test_no_task_runs_on_after_an_error():
     with pytest.raises(OSError, match="no"):
         run_all([slow, fail], 2)
     assert running == [1]
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_steps_of_one_work_stay_in_their_order_and_thread(num_threads):
+    done, threads = {0: [], 1: [], 2: []}, {}
+
+    def work(name):
+        for number in range(5):
+            done[name].append(number)
+            threads.setdefault(name, set()).add(threading.get_ident())
+            yield
+
+    run_steps(map(work, done), num_threads)
+    assert done == {name: [0, 1, 2, 3, 4] for name in done}
+    assert all(len(found) == 1 for found in threads.values())
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_no_step_is_begun_after_an_error_and_every_work_is_closed(error):
+    failed, done, closed = threading.Event(), [], []
+
+    def work(name):
+        try:
+            for number in range(1000):
+                if name == "fails":
+                    failed.set()
+                    raise error
+                failed.wait(30)
+                time.sleep(0.01)
+                done.append(number)
+                yield
+        finally:
+            closed.append(name)
+
+    with pytest.raises(error):
+        run_steps([work("goes on"), work("fails")], 2)
+    assert len(done) < 100
+    assert sorted(closed) == ["fails", "goes on"]

@@ -16,6 +16,7 @@ from resume_core.storage import (
     Lineage,
     commit,
     open_store,
+    read,
     read_file,
     read_manifest,
     verify,
@@ -45,6 +46,19 @@ def alter(store, key, offset_bytes, mask=1):
     data = bytearray(store.read(key))
     data[offset_bytes] ^= mask
     store.put(key, bytes(data))
+
+
+def watch_reads(monkeypatch, store, before):
+    """Have ``before(file, offset_bytes, views)`` called in each read from an open file."""
+    plain = type(store).open_file
+
+    def open_file(key):
+        file = plain(store, key)
+        whole = file.read_scattered
+        file.read_scattered = lambda *args: (before(file, *args), whole(*args))
+        return file
+
+    monkeypatch.setattr(store, "open_file", open_file)
 
 
 def everything_is_sound(store) -> bool:
@@ -190,7 +204,7 @@ def test_an_error_of_the_system_is_not_called_damage(store, ref, monkeypatch):
     def fail(*args):
         raise PermissionError(13, "no")
 
-    monkeypatch.setattr(store, "read_scattered", fail)
+    watch_reads(monkeypatch, store, fail)
     with pytest.raises(PermissionError):
         verify([store], ref)
 
@@ -263,7 +277,7 @@ class TestSeveralStores:
         def fail(*args):
             raise PermissionError(13, "no")
 
-        monkeypatch.setattr(near, "read_scattered", fail)
+        watch_reads(monkeypatch, near, fail)
         assert bytes(read_file([near, far], ref, record)) == payload("a", MODEL)
         far.delete(f"{ref.path}/{MODEL}")
         with pytest.raises(PermissionError):
@@ -325,11 +339,45 @@ class TestFileReader:
         near, _, ref = tiers
         record = record_of(near, ref)
         near.num_parallel_reads = len(record.digests)
-        meeting, whole = threading.Barrier(len(record.digests), timeout=30), near.read_scattered
-
-        def read_scattered(*args):
-            meeting.wait()  # breaks when there is only one at a time
-            whole(*args)
-
-        monkeypatch.setattr(near, "read_scattered", read_scattered)
+        meeting = threading.Barrier(len(record.digests), timeout=30)
+        watch_reads(monkeypatch, near, lambda *_: meeting.wait())  # breaks when there is only one at a time
         assert bytes(read_file([near], ref, record)) == payload("a", MODEL)
+
+    @pytest.mark.parametrize("reads_ahead", [True, False])
+    def test_a_disk_that_reads_ahead_is_read_on_from_a_few_places_and_other_stores_chunk_by_chunk(
+        self, in_chunks, monkeypatch, reads_ahead
+    ):
+        store, offsets = in_chunks, {}
+        ref = next(iter(Lineage(store).candidates()))
+        record = record_of(store, ref)
+        monkeypatch.setattr(store, "num_parallel_reads", 2)
+        monkeypatch.setattr(store, "reads_ahead", reads_ahead)
+        watch_reads(monkeypatch, store, lambda file, at, _: offsets.setdefault(file, []).append(at))
+        FileReader([store], ref, record).verify()
+        everywhere = [64 * number for number in range(len(record.digests))]
+        assert len(everywhere) == 4
+        assert sorted(at for found in offsets.values() for at in found) == everywhere
+        assert len(offsets) == (2 if reads_ahead else len(everywhere))
+        for found in offsets.values():
+            first = everywhere.index(found[0])
+            assert found == everywhere[first : first + len(found)]
+
+    def test_the_digest_of_a_chunk_is_taken_piece_by_piece(self, in_chunks, monkeypatch):
+        store, lengths = in_chunks, []
+        monkeypatch.setattr(read, "_PIECE_BYTES", 24)
+        watch_reads(monkeypatch, store, lambda _, at, views: lengths.append((at, sum(view.nbytes for view in views))))
+        ref = next(iter(Lineage(store).candidates()))
+        views = [memoryview(bytearray(size)) for size in (10, 0, 40, 14)]
+        FileReader([store], ref, record_of(store, ref)).read_chunk(1, views)
+        assert b"".join(views) == payload("a", MODEL)[64:128]
+        assert lengths == [(64, 24), (88, 24), (112, 16)]
+
+    def test_nothing_stays_open_whether_it_was_sound_or_not(self, tiers):
+        near, _, ref = tiers
+        reader = FileReader([near], ref, record_of(near, ref))
+        before = sorted(os.listdir("/proc/self/fd"))
+        reader.verify()
+        alter(near, f"{ref.path}/{MODEL}", 70)
+        with pytest.raises(CorruptCheckpointError):
+            reader.verify()
+        assert sorted(os.listdir("/proc/self/fd")) == before

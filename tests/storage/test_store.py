@@ -408,6 +408,31 @@ def test_a_read_that_the_system_cuts_short_goes_on_where_it_stopped(local_store,
     assert b"".join(views) == data[10:160]
 
 
+def test_what_a_disk_refuses_once_is_read_by_another_handle(local_store, monkeypatch):
+    plain, reads, opened = os.readv, [], []
+
+    def readv(fd, views):
+        reads.append(fd)
+        if len(reads) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+        return plain(fd, views)
+
+    local_store.put("a", b"0123456789")
+    monkeypatch.setattr(os, "readv", readv)
+    monkeypatch.setattr("resume_core.storage.local._READ_PAUSE_S", 0)
+    view = memoryview(bytearray(4))
+
+    def noted(*args, **options):
+        opened.append(args)
+        return open(*args, **options)
+
+    monkeypatch.setattr("resume_core.storage.local.open", noted, raising=False)
+    with local_store.open_file("a") as file:
+        file.read_scattered(3, [view])
+        file.read_scattered(3, [view])
+    assert (bytes(view), len(reads), len(opened)) == (b"3456", 3, 2)
+
+
 def test_a_folder_whose_parent_another_process_makes_at_that_moment_is_made(tmp_path, monkeypatch):
     plain, calls = os.mkdir, []
 
