@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-__all__ = ["age", "command_line", "counted", "first_sentence", "number", "place", "seconds"]
+__all__ = ["age", "command_line", "counted", "first_sentence", "folded", "number", "place", "seconds"]
 
 _MOST_CHARACTERS = 120
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60))
@@ -42,6 +42,16 @@ def place(progress: Mapping[str, Any]) -> str:
     if progress.get("in_window"):
         parts.append("inside an accumulation window")
     return ", ".join(parts)
+
+
+def folded(name: str, width: int) -> str:
+    """A name of steps with dots between them, in lines of ``width`` characters where a step does not have more."""
+    lines = [""]
+    for step in re.findall(r"[^.]*\.?", name):
+        if lines[-1] and len(lines[-1]) + len(step) > width:
+            lines.append("")
+        lines[-1] += step
+    return "\n".join(lines)
 
 
 def counted(num: int, word: str) -> str:

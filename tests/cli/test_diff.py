@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import io
 import shutil
 
 import pytest
 import torch
 from looking import folder, said, told
+from rich.console import Console
 from safetensors.torch import load_file
 from test_verify import trained
 from walks import Walk
 
 from resume_core import Keep
+from resume_core.cli.diff.command import _print_rows
 from resume_core.cli.diff.leaves import _of_rank, _Walk, pairs_of
 from resume_core.cli.diff.values import _BLOCK, _change
 from resume_core.errors import CorruptCheckpointError
@@ -289,3 +292,16 @@ def test_every_type_is_measured(dtype):
     one[0], two[0], two[-1] = 1, 1, 1
     found = change(one.to(dtype), two.to(dtype))
     assert (found.num_changed, found.largest, found.relative) == (1, 1.0, 1.0)
+
+
+def test_a_long_name_is_broken_behind_its_dots_where_the_terminal_is_narrow(tmp_path):
+    steps = ["encoder", "transformer_layers", "attention_projection", "weight_of_the_output"]
+    console = Console(width=80, file=io.StringIO())
+    _print_rows("training state", [(".".join(steps), "1", "2")], 10, console)
+    lines = console.file.getvalue().splitlines()
+    assert [line.split()[0] for line in lines if line.strip()][2:] == [
+        "encoder.",
+        "transformer_layers.",
+        "attention_projection.",
+        "weight_of_the_output",
+    ]

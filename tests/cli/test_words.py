@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from walks import Walk
 
 from resume_core.cli import app
-from resume_core.cli.words import counted, first_sentence, place
+from resume_core.cli.words import counted, first_sentence, folded, place
 from resume_core.state import Fact
 
 
@@ -84,3 +84,17 @@ def test_of_a_diff_surroundings_come_last(tmp_path, monkeypatch):
     assert "tensors that changed most" in text
     assert "files that are not the same" in text.partition("surroundings, which alter no run")[0]
     assert "there" in text.partition("surroundings, which alter no run")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "lines"),
+    [
+        ("a.b.c", 80, ["a.b.c"]),
+        ("model.transformer.layers.0.weight", 20, ["model.transformer.", "layers.0.weight"]),
+        ("a.much_longer_than_that.b", 6, ["a.", "much_longer_than_that.", "b"]),
+        ("", 20, [""]),
+        ("..a..", 3, ["..", "a.."]),
+    ],
+)
+def test_a_long_name_goes_on_in_the_next_line_behind_a_dot(name, width, lines):
+    assert folded(name, width).split("\n") == lines

@@ -16,7 +16,7 @@ from rich.text import Text
 from resume_core.cli.exits import BAD, GOOD, answering
 from resume_core.cli.options import AsJson, StorageOptions, parse_storage_options
 from resume_core.cli.progress import bar
-from resume_core.cli.words import place
+from resume_core.cli.words import folded, place
 
 if TYPE_CHECKING:
     from resume_core.cli.diff.compare import Compared, Count
@@ -103,6 +103,7 @@ def _print(compared: Compared, most: int, console: Console) -> None:
     _print_rows("surroundings, which alter no run", surroundings, most, console)
 
 
+_NUMBERS_WIDTH = 56  # what the columns in front of a tensor's name take, and its type behind it
 _PARTS = {"model": "weights", "training": "optimizer and other state"}
 
 
@@ -132,15 +133,17 @@ def _named(compared: Compared) -> str:
 
 def _print_rows(title: str, rows: Iterable[Sequence[str]], most: int, console: Console) -> None:
     """Names, and what both sides have."""
-    _print_table(title, ("", "A", "B"), [[Text(cell) for cell in row] for row in rows], most, console)
+    width = console.width // 3
+    cells = [[Text(folded(name, width)), *map(Text, values)] for name, *values in rows]
+    _print_table(title, ("", "A", "B"), cells, most, console)
 
 
 def _print_changes(part: str, found: list[Change], most: int, console: Console) -> None:
-    rows = []
+    rows, width = [], console.width - _NUMBERS_WIDTH
     for change in found[:most]:
         share = "all" if change.num_changed == change.num_elements else f"{change.num_changed:,}"
         sizes = ["not finite" if size is None else f"{size:.3g}" for size in (change.relative, change.largest)]
-        name = Text(change.name.removeprefix(f"{part}.")).append(f"  {change.kind}", "dim")
+        name = Text(folded(change.name.removeprefix(f"{part}."), width)).append(f"  {change.kind}", "dim")
         rows.append([*map(Text, sizes), Text(f"{share} of {change.num_elements:,}"), name])
     rows += [[]] * (len(found) - len(rows))
     columns = ("relative", "largest", "elements", "")
