@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -155,6 +156,9 @@ def test_thinned_checkpoints(tmp_path):
     code, text = verify(directory)
     assert code == 0
     assert "weights only" in text
+    steps = re.findall(r"step-(\d+)", text)
+    assert len(steps) == 5
+    assert steps == sorted(steps, reverse=True)
 
 
 def test_a_store_that_is_no_disk(tmp_path):

@@ -108,7 +108,7 @@ def _meant(lineage: Lineage, name: str) -> Iterable[CheckpointRef]:
 def _all(lineage: Lineage) -> Iterator[CheckpointRef]:
     for attempt in reversed(lineage.attempts()):
         yield from lineage.checkpoints(attempt.name)
-        yield from (ref for ref, _ in lineage.weights(attempt.name))
+        yield from reversed([ref for ref, _ in lineage.weights(attempt.name)])
 
 
 def _copies(lineage: Lineage, ref: CheckpointRef) -> Iterator[Copy]:
