@@ -42,6 +42,11 @@ class Entry:
         return self.is_whole and self.ref.serial is not None and not self.problem
 
     @property
+    def is_damaged(self) -> bool:
+        """Whether nobody can go on from it, or read its weights, as far as its manifest tells."""
+        return bool(self.problem) or (self.is_whole and self.ref.serial is None)
+
+    @property
     def step(self) -> int | None:
         """Optimizer steps done, from its name, since a header is the caller's."""
         place = parse_checkpoint_folder(self.ref.name)
@@ -95,9 +100,9 @@ def reasons(line: Sequence[Entry], keep: Keep) -> list[list[str]]:
         line: newest first.
         keep: the user's policy.
     """
-    found: list[list[str]] = [["damaged"] if entry.problem else [] for entry in line]
+    found: list[list[str]] = [["damaged"] if entry.is_damaged else [] for entry in line]
     last = _newest(line, keep.last)
-    for place in sorted(last):
+    for place in sorted(place for place in last if not line[place].is_damaged):
         found[place].append("the end of a fit" if line[place].pin is not None else f"last={keep.last}")
     rules = {
         f"every_steps={keep.every_steps}": _milestones(line, keep.every_steps, lambda entry: entry.step),

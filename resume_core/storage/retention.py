@@ -22,9 +22,10 @@ checkpoint, and one after it leaves weights, with files beside them that the nex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from resume_core.errors import CorruptCheckpointError, ResumeError, SupersededError
 from resume_core.policy import Keep
@@ -155,8 +156,22 @@ def prune(
     return replace(pruned, failures=(*seen.odd, *pruned.failures))
 
 
-def outlook(view: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None = None) -> Outlook:
+def outlook(
+    view: Lineage,
+    keep: Keep,
+    attempt: Attempt,
+    pin: _Pin | None = None,
+    *,
+    damaged: Mapping[str, str] = MappingProxyType({}),
+) -> Outlook:
     """What `prune` would delete on the one tier of ``view``, a glance at the run; nothing is deleted.
+
+    Args:
+        view: a glance at the run, on one tier.
+        keep: see `prune`.
+        attempt: see `prune`.
+        pin: see `prune`.
+        damaged: paths of checkpoints that are known to be, each with what is wrong: they stay, and are not counted.
 
     Raises:
         SupersededError: a newer attempt than ``attempt`` was claimed.
@@ -166,6 +181,7 @@ def outlook(view: Lineage, keep: Keep, attempt: Attempt, pin: _Pin | None = None
     view.check_newest(attempt)
     odd = list[str]()
     line, is_whole = line_entries(view, attempt, pin)
+    line = [replace(entry, problem=damaged.get(entry.ref.path, entry.problem)) for entry in line]
     removals = tuple(_removals(view, keep, attempt, line, odd, is_whole=is_whole))
     return Outlook(tuple(line), removals, tuple(odd), is_whole)
 

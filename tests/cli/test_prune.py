@@ -107,6 +107,33 @@ def test_the_newest_stays_whatever_is_asked_for(run):
     assert prune(run, "--last", 0, "--yes")[0] == 2
 
 
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-1])])
+def test_a_checkpoint_that_has_lost_a_file_takes_the_place_of_none(run, spoil):
+    for step in (5, 6):
+        spoil(next(Path(run).glob(f"*/step-*{step}/training.safetensors")))
+    found = looked(run, "--last", 2, "--yes")
+    assert [one["step"] for one in found["doomed"]] == [0, 1, 2]
+    assert [one["kept_by"] for one in found["stays"]] == [["damaged"], ["damaged"], ["last=2"], ["last=2"]]
+    assert "training.safetensors" in found["odd"][0]
+    assert steps(run) == [3, 4, 5, 6]
+    assert Session(Walk(Ranks(), {}), run).start(7).progress.step == 4
+
+
+def test_one_whose_manifest_is_torn_is_not_said_to_be_among_the_last(run):
+    next(Path(run).glob("*/step-*6/manifest.json")).write_bytes(b"{")
+    found = looked(run, "--last", 2, "--yes")
+    assert [one["kept_by"] for one in found["stays"]] == [["damaged"], ["last=2"], ["last=2"]]
+    assert steps(run) == [4, 5, 6]
+
+
+def test_where_nothing_is_whole_nothing_goes(run):
+    for path in Path(run).glob("*/step-*/training.safetensors"):
+        path.unlink()
+    code, text = prune(run, "--last", 1, "--yes")
+    assert (code, "nothing to delete" in text) == (0, True)
+    assert len(steps(run)) == 7
+
+
 def test_the_best_and_a_metric_that_is_misspelt(tmp_path, monkeypatch):
     monkeypatch.setattr(Walk, "metrics", {"val_loss": 0.5})
     run = trained(str(tmp_path / "run"), 4)

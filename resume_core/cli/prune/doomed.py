@@ -1,9 +1,9 @@
 """What a prune of a run's directory deletes, found by the very rules that training prunes by.
 
 It is safe beside a run that trains. What goes is what that run would delete itself, or what the user's own `Keep`
-leaves out, and never its newest checkpoint. A half-written folder of the newest attempt may be a save in flight: it is
-left alone; so is what that attempt has moved aside, while it is heard of. And before each deletion it is looked whether
-a newer attempt has started, which may stand on anything.
+leaves out, and never its newest checkpoint that has all its files. A half-written folder of the newest attempt may be a
+save in flight: it is left alone; so is what that attempt has moved aside, while it is heard of. And before each
+deletion it is looked whether a newer attempt has started, which may stand on anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from resume_core.policy import Keep
 from resume_core.storage import Attempt, CheckpointRef, Lineage, Pruned
 from resume_core.storage.keeping import Entry, judge, reasons, recorded_keep
 from resume_core.storage.paths import MODEL_FILE, WEIGHTS_FILE, is_checkpoint_file, join_key
-from resume_core.storage.retention import Removal, kept_aside, off_line, outlook, remove, remove_aside
+from resume_core.storage.presence import flaws
+from resume_core.storage.retention import Outlook, Removal, kept_aside, off_line, outlook, remove, remove_aside
 
 __all__ = ["Doomed", "Prune"]
 
@@ -84,7 +85,7 @@ class Prune:
             raise CheckpointNotFoundError(no_run(self._view.store), path=url)
         self._attempt = newest
         self.keep = _keep(newest, given)
-        seen = outlook(self._view, self.keep, newest, finished_fit)
+        seen = _outlook(self._view, self.keep, newest)
         self.odd = list(seen.odd)
         _check_metric(self.keep, seen.line)
         self._removals: dict[str, Removal] = {}
@@ -169,6 +170,23 @@ class Prune:
             "odd": self.odd,
             "alive_s": self.alive_s,
         }
+
+
+def _outlook(view: Lineage, keep: Keep, newest: Attempt) -> Outlook:
+    """What goes while each of the newest that stay has all its files: one that has lost some does not count."""
+    damaged: dict[str, str] = {}
+    sound = set[str]()
+    while True:
+        seen = outlook(view, keep, newest, finished_fit, damaged=damaged)
+        counted = [entry.ref for entry in seen.line if entry.is_sound][: keep.last]
+        unknown = [ref for ref in counted if ref.path not in sound]
+        if not unknown:
+            return seen
+        for ref in unknown:
+            if wrong := "; ".join(flaws(view.store, ref, view.read_brief(ref).sizes)):
+                damaged[ref.path] = wrong
+            else:
+                sound.add(ref.path)
 
 
 def _keep(attempt: Attempt, given: Mapping[str, Any]) -> Keep:

@@ -16,7 +16,8 @@ from resume_core.errors import CorruptCheckpointError
 from resume_core.heard import read_heard
 from resume_core.storage import Manifest, PastAttempt
 from resume_core.storage.newer import by_step
-from resume_core.storage.paths import MODEL_FILE, join_key, parse_rank_file
+from resume_core.storage.paths import MODEL_FILE, parse_rank_file
+from resume_core.storage.presence import flaws
 
 __all__ = ["Group", "Part", "Shown", "facts"]
 
@@ -176,16 +177,9 @@ def _parts(manifest: Manifest) -> list[Part]:
 
 def _problems(source: Source) -> Iterator[str]:
     """Files that are not there in their sizes, on any tier that should have them."""
+    sizes = {record.name: record.size_bytes for record in source.manifest.files}
     for store in source.stores:
-        for record in source.manifest.files:
-            path = store.locate(join_key(source.ref.path, record.name))
-            try:
-                size_bytes = store.size(join_key(source.ref.path, record.name))
-            except FileNotFoundError:
-                yield f"{path} is missing"
-            else:
-                if size_bytes != record.size_bytes:
-                    yield f"{path} has {size_bytes} bytes, saved were {record.size_bytes}"
+        yield from flaws(store, source.ref, sizes)
 
 
 def _tensors(source: Source, problems: list[str]) -> tuple[int, list[Group]] | None:
