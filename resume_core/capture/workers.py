@@ -3,7 +3,7 @@
 Stock workers die of it, and the training process with them before it can be saved. torch itself ends a worker by a
 message, or by SIGTERM when its iterator is shut down or the training process exits; both say so in an event first.
 
-Internals used (torch 2.4 to 2.13, torchdata 0.11): the variable ``done_event`` of ``_worker_loop``, and
+Internals used (torch 2.6 to 2.13, torchdata 0.11): the variable ``done_event`` of ``_worker_loop``, and
 ``_workers_done_event`` of the iterator, which it has before it starts them. Without them workers die as stock ones do.
 ``worker_init_fn`` is another one while workers are started, and the user's own again.
 """
