@@ -9,6 +9,7 @@ import json
 import math
 from typing import Any
 
+from resume_core.collector import collector_paused
 from resume_core.errors import CorruptCheckpointError
 
 __all__ = ["dumps", "loads"]
@@ -34,12 +35,13 @@ def loads(data: bytes, *, path: str = "") -> Any:
         CorruptCheckpointError: not JSON, a key twice, a number that is not finite, nested too deep.
     """
     try:
-        return json.loads(
-            data.decode("ascii"),
-            object_pairs_hook=_unique,
-            parse_float=_finite,
-            parse_constant=_finite,
-        )
+        with collector_paused():
+            return json.loads(
+                data.decode("ascii"),
+                object_pairs_hook=_unique,
+                parse_float=_finite,
+                parse_constant=_finite,
+            )
     except (ValueError, RecursionError) as error:
         where = path or "structure"
         raise CorruptCheckpointError(

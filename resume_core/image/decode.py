@@ -10,11 +10,12 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch
 
+from resume_core.collector import collector_paused
 from resume_core.errors import CorruptCheckpointError, ResumeError, UnsupportedStateError
 from resume_core.image.dtypes import BY_NAME
 from resume_core.image.encode import FACTORIES
 from resume_core.image.leaves import DECODERS, user_leaf
-from resume_core.image.quiet import collector_paused, plain_tensors
+from resume_core.image.quiet import plain_tensors
 from resume_core.image.views import Dims, c_strides, dense_strides, file_shape
 
 

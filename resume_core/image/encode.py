@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from resume_core.collector import collector_paused
 from resume_core.errors import UnsupportedStateError
 from resume_core.image.leaves import (
     LEAVES,
@@ -23,7 +24,7 @@ from resume_core.image.leaves import (
 )
 from resume_core.image.memory import TENSORS, Known, KnownDict, Memory, signature
 from resume_core.image.nodes import refusal, tensor_node
-from resume_core.image.quiet import collector_paused, plain_tensors
+from resume_core.image.quiet import plain_tensors
 from resume_core.image.views import ViewNames, same_view
 from resume_core.text import dumps
 

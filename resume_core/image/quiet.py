@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -37,19 +36,3 @@ def unfilled_memory() -> Iterator[None]:
             yield
         finally:
             settings.fill_uninitialized_memory = fills
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """No cyclic garbage collection inside; references still free objects as they always do.
-
-    A walk over thousands of tensors makes enough dicts to trigger full collections, each of which visits every object
-    of the process and takes longer than the walk.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

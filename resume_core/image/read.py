@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from resume_core.collector import collector_paused
 from resume_core.errors import CorruptCheckpointError
 from resume_core.image.dtypes import BY_CODE
 from resume_core.image.layout import MAX_HEADER_BYTES
@@ -75,7 +76,8 @@ def parse_header(buffer: Buffer, *, path: str = "", size_bytes: int | None = Non
     view = memoryview(buffer).cast("B")
     size_bytes = len(view) if size_bytes is None else size_bytes
     try:
-        return _header(view, size_bytes, path)
+        with collector_paused():
+            return _header(view, size_bytes, path)
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise CorruptCheckpointError(
             f"{path or 'the file'} is not a whole safetensors file: {error}. Restore an older checkpoint.", path=path

@@ -9,11 +9,12 @@ from threading import Lock
 
 import torch
 
+from resume_core.collector import collector_paused
 from resume_core.image.arena import Arena
 from resume_core.image.cuda import Copies
 from resume_core.image.layout import PAGE_BYTES, Entry, Layout, needs_reordering
 from resume_core.image.progress import Progress
-from resume_core.image.quiet import collector_paused, plain_tensors
+from resume_core.image.quiet import plain_tensors
 
 _PIECE_BYTES = 128 << 20  # copied by one call: what writes can begin with the first while the others are copied
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from resume_core.collector import collector_paused
 from resume_core.image.dtypes import BY_DTYPE
 from resume_core.image.quiet import plain_tensors, unfilled_memory
 from resume_core.image.read import Header, Stored
@@ -45,7 +46,7 @@ def make_target(header: Header, live: Mapping[str, torch.Tensor] | None = None) 
         live: what :func:`live_targets` found; their memory is used in place of fresh one.
     """
     live = live or {}
-    with plain_tensors(), unfilled_memory():
+    with plain_tensors(), unfilled_memory(), collector_paused():
         tensors = {
             name: _over(live[name], stored) if name in live else _fresh(stored)
             for name, stored in header.stored.items()
@@ -65,7 +66,8 @@ def live_targets(
         live: name to tensor.
         plain: whether the file was laid out in C order.
     """
-    saved = dict(_described(structure))
+    with collector_paused():
+        saved = dict(_described(structure))
     fitting = {
         name: tensor
         for name, tensor in live.items()

@@ -7,9 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from resume_core.collector import collector_paused
 from resume_core.errors import CorruptCheckpointError
 from resume_core.image import dumps, loads
-from resume_core.image.quiet import collector_paused, plain_tensors
+from resume_core.image.quiet import plain_tensors
 from tests.image.helpers import assert_same
 
 json_trees = st.recursive(
