@@ -68,13 +68,13 @@ def live_targets(
     """
     with collector_paused():
         saved = dict(_described(structure))
-    fitting = {
-        name: tensor
-        for name, tensor in live.items()
-        if name in header.stored and name in saved and _fits(tensor, header.stored[name], saved[name], plain=plain)
-    }
-    shared = _sharing(live, fitting)
-    return {name: tensor for name, tensor in fitting.items() if name not in shared}
+        fitting = {
+            name: tensor
+            for name, tensor in live.items()
+            if name in header.stored and name in saved and _fits(tensor, header.stored[name], saved[name], plain=plain)
+        }
+        shared = _sharing(live, fitting)
+        return {name: tensor for name, tensor in fitting.items() if name not in shared}
 
 
 def _described(structure: Any) -> Iterator[tuple[str, tuple[Any, Any, Any]]]:
