@@ -17,7 +17,8 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
-from resume_core.capture.function_code import function_globals, function_source, is_of_library
+from resume_core.capture.function_code import function_source, is_of_library
+from resume_core.capture.function_reads import function_reads
 from resume_core.capture.plain import callable_name, callable_settings, class_path, is_setting, plain
 from resume_core.state import Fact
 
@@ -99,8 +100,8 @@ def describe_schedulers(schedulers: Iterable[object]) -> dict[str, Fact]:
     """Class, horizon and other settings of each learning-rate scheduler, as ``"scheduler.0.T_max"``.
 
     Read are the public attributes that hold plain values, except those that move (``last_epoch`` and the like), the
-    arguments, defaults and closures of lambdas, the globals that they read and their source, and nested schedulers
-    (``"scheduler.0.schedulers.1.T_max"``). The names of the user's own lambdas are information.
+    arguments, defaults and closures of lambdas, the globals and attributes that they read, their source, and nested
+    schedulers (``"scheduler.0.schedulers.1.T_max"``). The names of the user's own lambdas are information.
     """
     facts: dict[str, Fact] = {}
     for i, scheduler in enumerate(schedulers):
@@ -154,7 +155,7 @@ def _scheduler_setting(place: str, value: Any) -> dict[str, Fact]:
     for i, item in enumerate(functions):
         source = function_source(item)
         told = {} if source is None else {"source": plain(source)}
-        told |= {**function_globals(item), **callable_settings(item)}
+        told |= {**function_reads(item), **callable_settings(item)}
         facts |= {f"{place}.{i}.{name}": Fact(setting) for name, setting in told.items()}
     return facts
 

@@ -12,7 +12,7 @@ __all__ = ["FACTS", "FACTS_VERSION", "is_new"]
 FACTS = "facts"
 """The name of the fact that says which of these lists a run was described by. Lists without it are the first."""
 
-FACTS_VERSION = 3
+FACTS_VERSION = 4
 
 _NEW: dict[int, re.Pattern[str]] = {
     2: re.compile(
@@ -20,6 +20,7 @@ _NEW: dict[int, re.Pattern[str]] = {
         r"|data\.\d+\.(?:collate_fn|worker_init_fn)(?:\..*)?|data\..*\.files(?:\..*)?"
     ),
     3: re.compile(r"scheduler\..*(?:lambda|fn)s?\.\d+\..*"),
+    4: re.compile(r"scheduler\..*(?:lambda|fn)s?\.\d+\.[^.]+\.\D.*"),  # attributes that such a function reads
 }
 """By version: names that are facts since then."""
 

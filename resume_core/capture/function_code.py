@@ -17,9 +17,8 @@ from contextlib import suppress
 from typing import Any
 
 from resume_core.capture.installed import is_installed
-from resume_core.capture.plain import is_setting, plain
 
-__all__ = ["function_globals", "function_source", "is_of_library"]
+__all__ = ["codes_of", "function_of", "function_source", "is_of_library"]
 
 _MAX_CHARACTERS = 4000
 _SPACES = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT})
@@ -27,7 +26,7 @@ _SPACES = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.I
 
 def is_of_library(value: Any) -> bool:
     """Whether a function comes with Python or with a package: its name, with the version, is what it computes."""
-    function = _function(value)
+    function = function_of(value)
     return function is None or is_installed(function.__code__.co_filename)
 
 
@@ -37,7 +36,7 @@ def function_source(value: Any) -> str | None:
     Returns:
         None for what has no Python source, or whose source is that of a library: that has a version.
     """
-    function = _function(value)
+    function = function_of(value)
     if function is None or is_of_library(value):
         return None
     lines = linecache.getlines(function.__code__.co_filename, function.__globals__)
@@ -53,38 +52,29 @@ def function_source(value: Any) -> str | None:
     return " ".join(_tokens(b"".join(cut).decode(errors="replace")))[:_MAX_CHARACTERS]
 
 
-def function_globals(value: Any) -> dict[str, Any]:
-    """The numbers and strings of its module that such a function of the user's own reads, by name."""
-    function = _function(value)
-    if function is None or is_of_library(value):
-        return {}
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
-    found = {name: function.__globals__[name] for name in sorted(names) if name in function.__globals__}
-    return {name: plain(item) for name, item in found.items() if is_setting(item) and not name.startswith("__")}
-
-
-def _function(value: Any) -> types.FunctionType | None:
+def function_of(value: Any) -> types.FunctionType | None:
+    """The function itself, or what a partial, a method or a callable object calls; None where that is not Python."""
     if isinstance(value, functools.partial):
-        return _function(value.func)
+        return function_of(value.func)
     if isinstance(value, types.MethodType):
-        return _function(value.__func__)
+        return function_of(value.__func__)
     if isinstance(value, types.FunctionType):
         return value
     call = None if isinstance(value, type) else getattr(type(value), "__call__", None)  # noqa: B004
     return call if isinstance(call, types.FunctionType) else None
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """It, and those of the functions in it."""
+def codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function, and those of the functions in it."""
     yield code
     for item in code.co_consts:
         if isinstance(item, types.CodeType):
-            yield from _codes(item)
+            yield from codes_of(item)
 
 
 def _places(code: types.CodeType) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
     """Line and column where each expression of a function begins and ends; nothing before Python 3.11."""
-    for each in _codes(code):
+    for each in codes_of(code):
         for first, last, start, end in getattr(each, "co_positions", tuple)():
             # what has no width is Python's own: the start of a function
             if first and last and start is not None and end is not None and (first, start) != (last, end):

@@ -214,11 +214,7 @@ def _advice(refused: tuple[Difference, ...], changes: Changes, idle: list[str], 
         allow = list(map(json.dumps, (*useful, *_common(names))))
         listed = f"({allow[0]},)" if len(allow) == 1 else f"({', '.join(allow)})"
         which = " of the others" if mixed else ""
-        steps.append(
-            f"or accept the differences{which}: Changes(allow={listed})\n"
-            "    (randomness and the settings of optimizers and schedulers go on as they were saved all the same; the "
-            "functions of a schedule do not)"
-        )
+        steps.append(f"or accept the differences{which}: Changes(allow={listed}){_applied(names)}")
     if idle:
         steps.insert(0, f"Changes(allow=...) names what no run has: {idle_text(idle, known)}")
     steps.append("or start afresh in another directory")
@@ -229,6 +225,15 @@ def _advice(refused: tuple[Difference, ...], changes: Changes, idle: list[str], 
             f"to train on with {what}, export the weights and begin another run in another directory from them"
         )
     return "\n  - ".join(["What to do:", *steps])
+
+
+def _applied(names: list[str]) -> str:
+    """Of what would be accepted, what is not applied then; the rest is."""
+    saved = [name for name in names if goes_on_as_saved(name)]
+    if not saved:
+        return ""
+    others = "; the others apply as they are now" if len(saved) < len(names) else ""
+    return f"\n    (the run starts then, and has {', '.join(_common(saved))} as saved all the same{others})"
 
 
 def _common(names: list[str]) -> list[str]:

@@ -25,7 +25,8 @@ from torch.optim.lr_scheduler import (
 
 from resume_core.capture.as_saved import goes_on_as_saved
 from resume_core.capture.describe import describe_optimizers, describe_schedulers
-from resume_core.capture.function_code import function_globals, function_source
+from resume_core.capture.function_code import function_source
+from resume_core.capture.function_reads import function_reads
 from resume_core.capture.runconfig import diff
 from resume_core.state import Fact
 
@@ -257,7 +258,7 @@ def test_the_constants_of_a_script_that_it_reads_are_facts(monkeypatch):
 
 def test_a_function_of_a_library_is_told_by_its_name_alone():
     assert function_source(math.exp) is function_source(functools.reduce) is function_source(statistics.mean) is None
-    assert function_globals(statistics.mean) == {}
+    assert function_reads(statistics.mean) == {}
 
 
 def test_a_function_without_source_has_none():

@@ -93,9 +93,24 @@ def test_each_value_changed_alone_is_refused_with_both_values(change, name, old,
 
     found = {difference.name: (difference.saved, difference.current) for difference in error.differences}
     assert found[name] == (old, new)
-    (row,) = [line for line in str(error).splitlines() if name in line.split()]
+    table, _, _ = str(error).partition("What to do:")
+    (row,) = [line for line in table.splitlines() if name in line.split()]
     assert json.dumps(old) in row
     assert json.dumps(new) in row
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"lr": 0.2}, "(the run starts then, and has optimizer.0.lr as saved all the same)"),
+        ({"seed": "8", "batch_size": 8}, "has seed as saved all the same; the others apply as they are now)"),
+        ({"batch_size": 8}, None),
+    ],
+)
+def test_it_is_said_what_allowing_does_not_apply(change, told):
+    text = str(refusal(run(), run(**change)))
+    assert ("as saved all the same" in text) == (told is not None)
+    assert told is None or told in text
 
 
 @pytest.mark.parametrize("change", [{"seed": "8"}, {"lr": 0.2}, {"horizon": 20}, {"batch_size": 8}, {"samples": 21}])
@@ -302,8 +317,7 @@ def test_the_message_is_one_table_and_what_to_do():
         "What to do:\n"
         "  - restore the saved values\n"
         '  - or accept the differences: Changes(allow=("data.0.batch_size", "seed"))\n'
-        "    (randomness and the settings of optimizers and schedulers go on as they were saved all the same; the "
-        "functions of a schedule do not)\n"
+        "    (the run starts then, and has seed as saved all the same; the others apply as they are now)\n"
         "  - or start afresh in another directory"
     )
 
