@@ -32,8 +32,9 @@ class AttributeWatch:
     Watched are plain values, tensors that are neither parameters nor buffers, arrays, the length and members of lists,
     dicts and sets, modules that are not registered anywhere, and the same in objects of the user's own classes.
     Parameters, buffers, metrics and whatever a ``state_dict`` covers are saved and not looked at, wherever else they
-    are held, and nor is what torch computes from them before each forward (weight norm); objects of libraries are
-    their own business. Of large containers and arrays a sample is looked at.
+    are held, nor are attributes of a module that has a ``get_extra_state`` of its own, nor what torch computes from
+    parameters before each forward (weight norm); objects of libraries are their own business. Of large containers and
+    arrays a sample is looked at.
 
     Args:
         owners: name to object; of a `torch.nn.Module` its submodules are watched too.
@@ -69,6 +70,8 @@ class AttributeWatch:
         self._saved = Saved(self._roots)
         seen = {id(owner) for owner in self._owners.values()}
         for name, owner in self._owners.items():
+            if _saves_itself(owner):
+                continue
             self._look_into(name, owner, found, seen, 0)
         self.looked_into: Collection[int] = seen
         """By `id`, the objects whose attributes are watched."""
@@ -96,6 +99,15 @@ class AttributeWatch:
             return False
         file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
         return not is_installed(file)
+
+
+def _saves_itself(owner: Any) -> bool:
+    """Whether a module puts what it likes into its ``state_dict``, where nobody knows which attribute it came from."""
+    plain = torch.nn.Module
+    return isinstance(owner, plain) and (
+        type(owner).get_extra_state is not plain.get_extra_state
+        or type(owner)._save_to_state_dict is not plain._save_to_state_dict
+    )
 
 
 _NO_HOLDERS = (type, types.FunctionType, types.MethodType, types.ModuleType)

@@ -22,7 +22,7 @@ def explained(root: str, path: str, needed_bytes: int = _FOLDER_BYTES) -> Iterat
         if error.errno is None:
             raise
         advice = _advice(error.errno, os.path.dirname(path), needed_bytes)
-        what = f"cannot write into {root}: {error.strerror}; {advice}"
+        what = f"cannot write into {root}: {error.strerror}; {advice}; not written"  # the path follows
         raise OSError(error.errno, what, path) from error
 
 

@@ -165,3 +165,36 @@ def test_a_module_whose_own_attributes_are_not_watched_is_saved_all_the_same():
     with torch.no_grad():
         module.layer.weight.add_(1)
     assert watched.changed() == []
+
+
+class Counting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.count, self.inner = 0, torch.nn.Linear(1, 1)
+        self.inner.seen = 0
+
+    def step(self):
+        self.count += 1
+        self.inner.seen += 1
+
+
+class WithExtraState(Counting):
+    def get_extra_state(self):
+        return {"count": self.count}
+
+    def set_extra_state(self, state):
+        self.count = state["count"]
+
+
+class WithOwnSave(Counting):
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        destination[f"{prefix}count"] = torch.tensor(self.count)
+
+
+@pytest.mark.parametrize("cls", [WithExtraState, WithOwnSave, Counting])
+def test_what_a_module_saves_by_a_method_of_its_own_is_not_named(cls):
+    module = torch.nn.Sequential(cls())
+    watch = AttributeWatch({"module": module}, frozenset())
+    module[0].step()
+    own = ["module.0.count"] if cls is Counting else []
+    assert watch.changed() == [*own, "module.0.inner.seen"]
