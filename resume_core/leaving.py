@@ -50,6 +50,7 @@ class Leaving:
         self._notices = NoticeWatch(names, log, looks=_is_first_of_machine(ranks))
         self._ends: list[tuple[float, str]] = []  # when the time of this process is over, and what says so
         self._looked_s = 0.0
+        self._pause: str | None = None  # the kind of the block that a signal would end
         self._over: str | None = None  # which of them has said so: a boundary is asked more than once
         self.pauses_s: dict[str, float] = {}
         """By kind, how long the longest pause was that this rank has measured."""
@@ -96,8 +97,20 @@ class Leaving:
 
     def stop(self) -> None:
         """The run is over: signals are others' again, and nothing is asked for notices."""
+        if self._signals.has_raised and self._pause is not None:
+            self._cut_short(self._pause)
         self._signals.stop()
         self._notices.stop()
+
+    def _cut_short(self, kind: str) -> None:
+        """A signal has ended a block of that kind: said here, as its handler runs in the middle of anything."""
+        self._pause, why = None, self.received or "a signal"
+        self._log.warning(
+            "%s: the run was saved before this %s, and is not kept until its end, as one has taken longer than "
+            "Preemption(grace_s=%g); this process ends with code %d",
+            *(why, kind, self._preemption.grace_s, self._preemption.exit_code),
+        )
+        self._requeue(why)
 
     def agreed(self) -> str | None:
         """Why all ranks should leave before their first batch; None when they should not.
@@ -128,11 +141,11 @@ class Leaving:
         start_s, outer = self._clock(), self._signals.at_once
         try:
             if is_saved and self.is_long(pauses_s, lambda: [kind]):
-                self._signals.at_once = Preempted(self._preemption.exit_code)
+                self._signals.at_once, self._pause = Preempted(self._preemption.exit_code), kind
                 # a notice may have come to another rank alone, which this one would wait for in vain
                 has_notice = self._notices.at_once is not None and self._ranks.size == 1
                 if self._signals.received is not None or has_notice:
-                    raise self._signals.at_once
+                    self._signals.raise_at_once()
             yield
         finally:
             self._signals.at_once = outer

@@ -36,6 +36,8 @@ class SignalWatch:
         self._pid = 0
         self.at_once: BaseException | None = None
         """What a signal raises where it comes; None while it is only noted."""
+        self.has_raised = False
+        """Whether it was raised."""
         self.received: str | None = None
         """Name of the first signal that has come, None before."""
         self.received_s = 0.0
@@ -94,5 +96,10 @@ class SignalWatch:
         if callable(before) and before is not signal.default_int_handler:
             handler: Callable[[int, FrameType | None], Any] = before
             handler(number, frame)
+        self.raise_at_once()
+
+    def raise_at_once(self) -> None:
+        """Raise ``at_once``, if there is any."""
         if self.at_once is not None:
+            self.has_raised = True
             raise self.at_once

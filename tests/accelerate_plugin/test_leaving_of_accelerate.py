@@ -50,9 +50,10 @@ class Script:
 
 # what is measured once is met from the second time on; in a loop it takes two to know when the next one comes
 @pytest.mark.parametrize(("in_loop", "asked_at", "saved"), [(False, 8, 8), (True, 6, 5), (True, 8, 7)])
-def test_a_signal_in_a_long_evaluation_ends_a_run_at_once_that_is_saved(tmp_path, in_loop, asked_at, saved):
+def test_a_signal_in_a_long_evaluation_ends_a_run_at_once_that_is_saved(tmp_path, in_loop, asked_at, saved, caplog):
     with pytest.raises(Preempted):
         Script(tmp_path / "run", in_loop=in_loop, asked_at=asked_at).run()
+    assert "SIGTERM: the run was saved before this " in caplog.text
     newest = max(path.parent.name for path in tmp_path.glob("run/*/*/manifest.json"))
     assert newest == f"step-{saved:09d}"
     again = Script(tmp_path / "run", in_loop=in_loop).run()

@@ -202,6 +202,20 @@ def test_before_a_long_pause_the_run_is_saved_and_a_signal_in_it_ends_the_proces
     again.session.end()
 
 
+def test_what_ends_in_a_pause_says_so_once_and_has_its_job_queued_again(directory, start, monkeypatch, caplog):
+    monkeypatch.setenv("SLURM_JOB_ID", "41")
+    requeued = []
+    monkeypatch.setattr("resume_core.leaving.requeue", lambda job, log: requeued.append(job))
+    run = measured(start, directory)
+    run.session.boundary(Progress(step=1, batch=1, in_window=True), lambda: [PAUSE])
+    with pytest.raises(Preempted) as left, run.session.pause(PAUSE):
+        send(signal.SIGUSR1)
+    run.session.end(left.value)
+    run.session.end(left.value)
+    assert caplog.text.count(f"SIGUSR1: the run was saved before this {PAUSE}, and is not kept until its end") == 1
+    assert requeued == ["41"]
+
+
 def test_a_signal_in_the_batch_before_a_long_pause_ends_the_process_there(directory, start):
     run = measured(start, directory)
     run.session.boundary(Progress(step=1, batch=1), lambda: [PAUSE])

@@ -94,7 +94,9 @@ class Validated(Net):
 @pytest.mark.parametrize(
     ("hook", "asked_at", "saved"), [("validation", 4, 3), ("validation", 6, 5), ("end", 8, 8), ("validation", 8, 7)]
 )
-def test_a_signal_in_a_long_validation_or_epoch_end_ends_a_run_at_once_that_is_saved(tmp_path, hook, asked_at, saved):
+def test_a_signal_in_a_long_validation_or_epoch_end_ends_a_run_at_once_that_is_saved(
+    tmp_path, hook, asked_at, saved, caplog
+):
     def fit(module):
         policy = Preemption(grace_s=0.1)
         callback = ResumeCallback(tmp_path / "run", save=SaveEvery(minutes=None), preemption=policy)
@@ -107,6 +109,8 @@ def test_a_signal_in_a_long_validation_or_epoch_end_ends_a_run_at_once_that_is_s
 
     with pytest.raises(Preempted):
         fit(Validated(asked_at, hook))
+    what = "end of an epoch" if hook == "end" else hook
+    assert f"SIGTERM: the run was saved before this {what}, and is not kept" in caplog.text
     newest = max(path.parent.name for path in tmp_path.glob("run/*/*/manifest.json"))
     assert newest == f"step-{saved:09d}"
     seen = fit(Validated()).seen

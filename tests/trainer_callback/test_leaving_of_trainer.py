@@ -67,10 +67,11 @@ STEPS, EPOCHS = {"eval_strategy": "steps", "eval_steps": 2}, {"eval_strategy": "
     ],
 )
 def test_a_signal_in_a_long_evaluation_or_epoch_end_ends_a_run_at_once_that_is_saved(
-    tmp_path, hook, asked_at, saved, arguments
+    tmp_path, hook, asked_at, saved, arguments, caplog
 ):
     with pytest.raises(Preempted):
         train(tmp_path, hook, asked_at, **arguments)
+    assert "SIGTERM: the run was saved before this " in caplog.text
     newest = max(path.parent.name for path in tmp_path.glob("run/*/*/manifest.json"))
     assert newest == f"step-{saved:09d}"
     again = train(tmp_path, **arguments)
