@@ -18,7 +18,8 @@ def loader_warnings(loader: object) -> list[str]:
         return [f"{name} is an IterableDataset: after a resume it starts from its beginning, with other random draws"]
     notes = [
         f"{name} is a generator outside the dataset: what it draws for a sample will differ after a resume; "
-        "keep it on the dataset, transform or sampler instead"
+        "keep it on the dataset, transform or sampler instead, or on a callable object that collates (to track it does "
+        "not help, as batches are drawn ahead)"
         for name in find_global_generators((loader.dataset, loader.collate_fn, loader.sampler, loader.batch_sampler))
     ]
     if getattr(loader, "in_order", True) is False:
