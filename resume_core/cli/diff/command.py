@@ -29,10 +29,15 @@ _MOST = 10
 
 
 def diff(
-    a: Annotated[str, typer.Argument(help="A checkpoint, or a run or an attempt of which the newest is taken.")],
-    b: Annotated[str, typer.Argument(help="Another one; the name of an attempt or a checkpoint in A's run will do.")],
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="A checkpoint, or a run or an attempt of which the newest is taken.")
+    ],
+    b: Annotated[
+        str,
+        typer.Argument(metavar="B", help="Another one; the name of an attempt or a checkpoint in A's run will do."),
+    ],
     c: Annotated[
-        str | None, typer.Argument(metavar="[C]", help="With three, A is a run, and the others are names in it.")
+        str | None, typer.Argument(metavar="C", help="With three, A is a run, and the others are names in it.")
     ] = None,
     most: Annotated[int, typer.Option("--most", "-n", min=1, help="Rows of each table.")] = _MOST,
     values: Annotated[bool, typer.Option("--values/--no-values", help="Compare the elements of tensors.")] = True,
