@@ -16,6 +16,7 @@ import logging
 import math
 import os
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable
@@ -287,7 +288,7 @@ def _line(error: BaseException, before: str = "") -> str:
     except Exception:  # a class of the user's own may do anything
         text = ""
     line = next((line for line in text.splitlines() if line.strip()), "")
-    return mask_secrets([before + line])[0][:_MAX_WHY]
+    return textwrap.shorten(mask_secrets([before + line])[0], _MAX_WHY, placeholder=" ...")
 
 
 def _now() -> str:

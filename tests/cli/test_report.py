@@ -153,6 +153,18 @@ def test_markup_in_names_is_text(tmp_path):
     assert HOSTILE not in json.dumps(json.loads(found.scripts[0])["curve"]["spec"])  # and so in no expression
 
 
+def test_of_a_long_reason_the_first_sentence_is_shown_and_all_of_it_told(tmp_path):
+    why = (
+        "CorruptCheckpointError: nothing can be used. Restore one of them, or begin anew in another directory "
+        + "x" * 99
+    )
+    written = as_page(read(str(told(tmp_path, why=why))))
+    shown = "".join(Reader(written).text)
+    assert "CorruptCheckpointError: nothing can be used" in shown
+    assert "Restore one" not in shown
+    assert f'title="{why}"' in written
+
+
 def test_a_page_is_replaced_by_a_newer_one_and_nothing_else_is(run, tmp_path):
     out = tmp_path / "report.html"
     assert report(run, "-o", out)[0] == 0

@@ -21,7 +21,7 @@ from scratches import killed_before_promotion, promotions_fail
 from resume_core import errors
 from resume_core.checkpointer import Pending
 from resume_core.goodput import account
-from resume_core.history import History
+from resume_core.history import History, _line
 from resume_core.policy import Preemption, SaveEvery
 from resume_core.session import Session
 from resume_core.state import Ending, Progress
@@ -73,7 +73,7 @@ def test_the_phases_of_a_promotion_are_told(tmp_path, start):
             "failed",
             "RuntimeError: cannot reach s3://***@",
         ),
-        (Unspeakable(), "failed", "Unspeakable: "),
+        (Unspeakable(), "failed", "Unspeakable:"),
         (KeyboardInterrupt(), "stopped", "KeyboardInterrupt"),
         (SystemExit("no login with token=abcdef" + 999 * " so"), "stopped", "no login with token=*** so"),
         (errors.SupersededError("newer"), "superseded", None),
@@ -298,7 +298,7 @@ def test_only_the_newest_saves_are_kept_one_by_one(monkeypatch):
 
 SCRIPT = """
 import logging, sys
-from resume_core.history import History
+from resume_core.history import History, _line
 from resume_core.state import Progress
 from resume_core.storage import Lineage, open_store
 lineage = Lineage(open_store({directory!r}))
@@ -445,3 +445,11 @@ def test_the_step_that_lost_the_loss_is_told_of_however_many_are_thinned(num_ste
 def test_a_loss_that_came_back_between_two_that_are_kept_is_told_of_too():
     told = losses_told([1.0] * 2002 + [float("inf"), 1.0])  # as a scaler of gradients has it, near the end
     assert told[-2:] == [[2003, "inf"], [2004, 1.0]]
+
+
+def test_a_long_reason_ends_at_a_word():
+    told = _line(ValueError("a reason " * 60), "ValueError: ")
+    assert len(told) <= 300
+    assert told.startswith("ValueError: a reason")
+    assert told.endswith(("reason ...", " a ..."))
+    assert _line(ValueError("short")) == "short"

@@ -15,7 +15,7 @@ from resume_core.cli.report.charts import charts
 from resume_core.cli.report.charts.parts import ended, shown_time
 from resume_core.cli.report.curve import LOSS
 from resume_core.cli.report.facts import AttemptTold, Report
-from resume_core.cli.words import counted, seconds
+from resume_core.cli.words import counted, first_sentence, seconds
 
 __all__ = ["GENERATOR", "as_page"]
 
@@ -30,7 +30,7 @@ def as_page(report: Report) -> str:
     """The page; whatever a run or a user has named is escaped, also where a script reads it."""
     page = environment()
     page.filters |= {"seconds": _seconds, "size": _size, "value": _value, "time": shown_time, "ended": ended}
-    page.filters |= {"origin": _origin, "counted": counted}
+    page.filters |= {"origin": _origin, "counted": counted, "first_sentence": first_sentence}
     return page.from_string(text_of(__package__, "page.html")).render(
         report=report,
         generator=GENERATOR,
