@@ -47,11 +47,21 @@ def _alike(path: str) -> str:
     """A question that names the folder beside a missing one that is spelt most like it; empty without one."""
     parent, name = os.path.split(path)
     try:
-        folders = [entry.name for entry in islice(os.scandir(parent), _MOST_LOOKED_AT) if entry.is_dir()]
+        folders = [entry for entry in islice(os.scandir(parent), _MOST_LOOKED_AT) if entry.is_dir()]
     except OSError:
         return ""
-    found = nearest(name, folders)
+    found = nearest(name, [entry.name for entry in folders if _has_run(entry.path, deeper=True)])
     return f". Did you mean {os.path.join(parent, found)}?" if found else ""
+
+
+def _has_run(path: str, *, deeper: bool) -> bool:
+    """Whether a folder holds an attempt, or one of those in it does."""
+    with suppress(OSError), os.scandir(path) as entries:
+        inside = list(islice(entries, _MOST_LOOKED_AT))
+        if any(parse_attempt_folder(entry.name) is not None for entry in inside):
+            return True
+        return deeper and any(_has_run(entry.path, deeper=False) for entry in inside if entry.is_dir())
+    return False
 
 
 def _runs(store: Store, names: list[str]) -> Iterator[str]:

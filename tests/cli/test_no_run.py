@@ -43,6 +43,9 @@ def test_each_kind_of_place_has_its_sentence(runs, tmp_path):
 def test_a_name_that_is_misspelt_is_answered_with_the_one_that_is_there(runs):
     trained(str(runs / "baseline"), 1)
     assert say(runs / "basleine").endswith(f"/basleine does not exist. Did you mean {runs / 'baseline'}?")
+    assert say(f"{runs}_").endswith(f"/{runs.name}_ does not exist. Did you mean {runs}?")
+    (runs / "basleines").mkdir()
+    assert say(runs / "basleine").endswith(f"Did you mean {runs / 'baseline'}?"), "there is no run in the other"
     assert say(runs / "none" / "baseline").endswith("/none/baseline does not exist")
 
 
