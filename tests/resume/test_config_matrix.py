@@ -46,7 +46,8 @@ def assert_as_expected(name, result, rank=0):
     assert expected & named, result["refused"]
     for fact, (saved, current) in result["refused"].items():
         assert saved != current
-        (row,) = [line for line in result["message"].splitlines() if fact in line.split()]
+        table, _, _ = result["message"].partition("What to do:")
+        (row,) = [line for line in table.splitlines() if fact in line.split()]
         shown = row.split(fact, 1)[1]
         assert all(value in shown for value in (told(saved), told(current)))
 
