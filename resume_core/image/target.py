@@ -68,12 +68,13 @@ def live_targets(
     """
     with collector_paused():
         saved = dict(_described(structure))
+        held = {name: tensor for name, tensor in live.items() if _has_memory(tensor)}
         fitting = {
             name: tensor
-            for name, tensor in live.items()
+            for name, tensor in held.items()
             if name in header.stored and name in saved and _fits(tensor, header.stored[name], saved[name], plain=plain)
         }
-        shared = _sharing(live, fitting)
+        shared = _sharing(held, fitting)
         return {name: tensor for name, tensor in fitting.items() if name not in shared}
 
 
@@ -85,7 +86,8 @@ def _described(structure: Any) -> Iterator[tuple[str, tuple[Any, Any, Any]]]:
         if isinstance(node, dict):
             if node.get("$") in _TENSORS and isinstance(node.get("name"), str):
                 yield node["name"], (node.get("dtype"), node.get("shape"), node.get("stride"))
-            waiting += node.values()
+            else:
+                waiting += node.values()
         elif isinstance(node, list):
             waiting += node
 
@@ -93,7 +95,7 @@ def _described(structure: Any) -> Iterator[tuple[str, tuple[Any, Any, Any]]]:
 def _fits(tensor: torch.Tensor, stored: Stored, saved: tuple[Any, Any, Any], *, plain: bool) -> bool:
     if not _is_ordinary(tensor):
         return False
-    entry, shape, strides = BY_DTYPE[tensor.dtype], tuple(tensor.shape), tensor.stride()
+    entry, shape, strides = BY_DTYPE[tensor.dtype], tensor.shape, tensor.stride()
     in_order = strides == c_strides(shape)
     if not in_order and (plain or not is_dense(shape, strides)):
         return False
@@ -104,34 +106,31 @@ def _fits(tensor: torch.Tensor, stored: Stored, saved: tuple[Any, Any, Any], *, 
 
 def _is_ordinary(tensor: torch.Tensor) -> bool:
     """Whether its elements are what lies in its memory, and that can be written by anybody."""
-    return (
-        _has_memory(tensor)
-        and tensor.dtype in BY_DTYPE
-        and not (tensor.is_conj() or tensor.is_neg() or tensor.is_inference())
-    )
+    return tensor.dtype in BY_DTYPE and not (tensor.is_conj() or tensor.is_neg() or tensor.is_inference())
 
 
-def _sharing(live: Mapping[str, torch.Tensor], fitting: Mapping[str, torch.Tensor]) -> set[str]:
-    """Names of ``fitting`` whose memory another one of ``live`` has a part of: two would be read into one place.
+def _sharing(held: Mapping[str, torch.Tensor], fitting: Mapping[str, torch.Tensor]) -> set[str]:
+    """Names of ``fitting`` whose memory another one of ``held`` has a part of: two would be read into one place.
 
     Not those that are the same view and the only one of it in the file: tied weights.
     """
-    spans = sorted((_span(tensor), name) for name, tensor in live.items() if _has_memory(tensor))
     found: set[str] = set()
     group: list[str] = []
     end = 0
-    for (start, stop), name in spans:
+    for start, stop, name in sorted((*_span(tensor), name) for name, tensor in held.items()):
         if start >= end:
-            found |= _conflicting(group, live, fitting)
+            found |= _conflicting(group, held, fitting)
             group = []
         group.append(name)
         end = max(end, stop)
-    return found | _conflicting(group, live, fitting)
+    return found | _conflicting(group, held, fitting)
 
 
-def _conflicting(group: list[str], live: Mapping[str, torch.Tensor], fitting: Mapping[str, torch.Tensor]) -> set[str]:
+def _conflicting(group: list[str], held: Mapping[str, torch.Tensor], fitting: Mapping[str, torch.Tensor]) -> set[str]:
+    if len(group) <= 1:
+        return set()
     targets = {name for name in group if name in fitting}
-    tied = all(same_view(live[group[0]], live[name]) for name in group[1:])
+    tied = all(same_view(held[group[0]], held[name]) for name in group[1:])
     return set() if tied and len(targets) <= 1 else targets
 
 
