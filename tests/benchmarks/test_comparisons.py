@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from measures.peers import PEERS, TorchSave
+from measures.yardsticks import Yardsticks
 
 KEYS = ["ours", "torch", "safetensors"]
 
@@ -32,8 +33,8 @@ def compare(tmp_path, monkeypatch):
 def test_saving_is_measured_against_a_copy_and_a_bare_write(compare):
     rows = compare("save", "--states", "one", "--only", *KEYS, "--rounds", "2")
     ours = rows["**exact-resume**"]["rounds"]
-    copy = rows["*warm `torch._foreach_copy_`*"]["rounds"]["blocks"]
-    assert ours["blocks / copy"] == [above / below for above, below in zip(ours["blocks"], copy, strict=True)]
+    assert len(ours["blocks / copy"]) == len(ours["durable / bare write"]) == 2
+    assert {"blocks"} == rows["*warm `torch._foreach_copy_`*"]["rounds"].keys()
     assert len(ours["training meanwhile"]) == 2
     assert len(ours["extra memory"]) == 1
     assert {"blocks", "durable"} <= rows["**exact-resume**, first save"]["rounds"].keys()
@@ -45,8 +46,17 @@ def test_saving_is_measured_against_a_copy_and_a_bare_write(compare):
 def test_restoring_is_measured_against_a_bare_read(compare):
     rows = compare("restore", "--states", "600", "--only", *KEYS, "torch-mmap", "ours-in-place")
     assert [row["note"] for row in rows.values()] == [""] * (len(KEYS) + 3)
-    ours, read = rows["**exact-resume**"]["rounds"], rows["*bare read*"]["rounds"]
-    assert ours["warm / bare read"] == [ours["warm"][0] / read["warm"][0]]
+    assert {"warm", "warm / bare read"} <= rows["**exact-resume**"]["rounds"].keys()
+    assert {"warm"} <= rows["*bare read*"]["rounds"].keys()
+
+
+def test_ratios_are_formed_with_what_was_measured_right_before(compare, monkeypatch):
+    """On a shared machine memory is now fast, now half as fast, for seconds at a time."""
+    measured = iter(range(1, 100))
+    monkeypatch.setattr(Yardsticks, "copy", lambda self: {"blocks": float(next(measured))})
+    rows = compare("save", "--states", "one", "--only", "torch", "safetensors")
+    found = [rows[PEERS[key].name]["rounds"] for key in ("torch", "safetensors")]
+    assert [one["blocks"][0] / one["blocks / copy"][0] for one in found] == pytest.approx([3, 5])
 
 
 def test_a_peer_that_does_not_restore_what_was_saved_is_found(compare, monkeypatch):
