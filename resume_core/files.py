@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from resume_core.collector import collector_paused
 from resume_core.documents import EXTRAS, OWN, STRUCTURE, TENSORS, read_document
 from resume_core.errors import CorruptCheckpointError
 from resume_core.image import (
@@ -64,6 +65,7 @@ class CheckpointFiles:
             return {}
         return unflatten(self.document(EXTRAS, set()), {}, path=f"{self.ref.path}/{EXTRAS}")
 
+    @collector_paused()  # as a whole: after each pause, a collection would visit all that was made in it
     def state(
         self,
         rank: int,

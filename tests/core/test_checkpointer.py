@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import shutil
 import time
@@ -12,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, load_model
 
-from resume_core import documents, register_leaf
+from resume_core import documents, files, register_leaf
 from resume_core.checkpointer import Checkpointer
 from resume_core.errors import CorruptCheckpointError, UnsupportedStateError
 from resume_core.files import CheckpointFiles
@@ -94,6 +95,17 @@ def test_what_was_read_does_not_keep_the_file_in_memory(place):
     read = Checkpointer(place.store).read(*place.save(make_state(Tied())))
     sizes = {tensor.untyped_storage().nbytes() for tensor in read.model.values()}
     assert max(sizes) < 4096  # each tensor has memory of its own
+
+
+def test_reading_is_not_interrupted_by_the_garbage_collector(place, monkeypatch):
+    """After each pause for one of its steps alone, a collection would visit all that they made."""
+    saved, running, parse = place.save(make_state(Tied())), [], files.parse_header
+    monkeypatch.setattr(
+        files, "parse_header", lambda *args, **kw: (running.append(gc.isenabled()), parse(*args, **kw))[1]
+    )
+    files.CheckpointFiles([place.store], *saved).state(0)
+    assert running == [False] * 3
+    assert gc.isenabled()
 
 
 def test_information_is_recorded_and_never_restored(place):
