@@ -2,28 +2,28 @@
 
     python benchmarks/restore.py [--quick] [--states 600 ...] [--only ours ...] [--rounds N] [--folder DIR] [--out FILE]
 
-All restore the same state in one process, in turn, round by round, each from files of its own; ratios are formed with a
-bare read right before, and only they mean anything elsewhere. Cold: the page cache was told to forget the files, and it
-is looked whether it did; they were read once before that, as caches behind a virtual disk know some of what was just
-written and not the rest: first reads of 1.4 GiB took from 0.4 to 2.4 s. Warm: they were read right before. The live
-tensors are erased first and compared afterwards.
-Takes some 20 minutes on two idle cores, 10 GiB of memory and 5 GiB of disk. Peers: `pip install -e '.[bench]'`; one
+All restore the same state, each from files of its own and each time in a fresh process, as a job does that was killed:
+in one that has loaded before, memory that was taken for that passes for nothing. They do so in turn, round by round;
+ratios are formed with a bare read right before, and only they mean anything elsewhere. Cold: the page cache was told to
+forget the files, and it is looked whether it did; they were read once before that, as caches behind a virtual disk know
+some of what was just written and not the rest: first reads of 1.4 GiB took from 0.4 to 2.4 s. Warm: they were read
+right before. What is live is erased first, and compared afterwards.
+Takes some 30 minutes on two idle cores, 10 GiB of memory and 20 GiB of disk. Peers: `pip install -e '.[bench]'`; one
 that is not installed is a row that says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from measures.memory import drop_cache, extra_bytes, fill_cache
+from measures import fresh
 from measures.peer import Peer
 from measures.peers import PEERS
 from measures.report import Comparison
-from measures.rounds import Found, Way, opened, parse_args, run
+from measures.rounds import Found, Way, parse_args, run
 from measures.states import GIB, Live
-from measures.timing import timed
 from measures.yardsticks import Yardsticks
 
 RESULTS = Path(__file__).parent / "results" / "restore.json"
@@ -31,8 +31,8 @@ READ = "*bare read*"
 COMPARISON = Comparison(
     title="Restoring into a live model and optimizer",
     command="python benchmarks/restore.py",
-    text="Median of the rounds (least to greatest); ratios are formed with a bare read right before. *Cold*: from the "
-    "disk, read "
+    text="Median of the rounds (least to greatest), each in a fresh process; ratios are formed with a bare read right "
+    "before. *Cold*: from the disk, read "
     "before, so that caches behind a virtual disk have all alike. *Warm*: "
     "from the page cache. *Extra memory*: at the peak, beyond the live model and optimizer; pages of a mapped file are "
     "not counted.",
@@ -42,37 +42,47 @@ COMPARISON = Comparison(
 LOADERS = {key: kind for key, kind in PEERS.items() if kind.load_name}
 
 
-def _erase_and_load(peer: Peer) -> float:
-    peer.live.erase()
-    return timed(peer.load)
+class Restoring:
+    """One way to restore, from files that are written once.
 
+    Args:
+        kind: of the peer.
+        yardsticks: of the state.
+        folder: for its files.
+    """
 
-def measure_peer(kind: type[Peer], yardsticks: Yardsticks, live: Live, folder: Path, number: int) -> Found:
-    values = {}
-    with opened(kind, live, folder) as peer:
-        peer.save(live.state_dict())
-        wanted = live.checksum()
-        fill_cache(peer.folder)  # what lies behind the disk is to have them all
-        bare = yardsticks.read_cold()
-        if bare and drop_cache(peer.folder):
-            values["cold"] = _erase_and_load(peer)
-            values["cold / bare read"] = values["cold"] / bare["cold"]
-        bare = yardsticks.read_warm()
-        fill_cache(peer.folder)
-        values["warm"] = _erase_and_load(peer)
+    def __init__(self, kind: type[Peer], yardsticks: Yardsticks, folder: Path) -> None:
+        self._kind, self._yardsticks = kind, yardsticks
+        self._size = yardsticks.live.size
+        self._folder = folder / kind.key
+        self._saved: fresh.Checksum = {}
+
+    def measure(self, number: int) -> Found:
+        """One round."""
+        if not self._saved:
+            self._folder.mkdir()
+            self._saved = fresh.in_fresh_process(fresh.save, self._kind, self._size, self._folder)
+        values, bare = {}, self._yardsticks.read_cold()
+        if bare and (cold_s := self._load(fresh.cold_s)) >= 0:
+            values = {"cold": cold_s, "cold / bare read": cold_s / bare["cold"]}
+        bare = self._yardsticks.read_warm()
+        values["warm"] = self._load(fresh.warm_s)
         values["warm / bare read"] = values["warm"] / bare["warm"]
-        if live.checksum() != wanted:
-            raise RuntimeError("what was restored is not what was saved")
         if number == 0:  # the same each time
-            live.erase()
-            values["extra memory"] = extra_bytes(peer.load) / GIB
-    return {kind.load_name: values}
+            values["extra memory"] = max(0.0, self._load(fresh.memory_bytes)) / GIB
+        return {self._kind.load_name: values}
+
+    def _load(self, measure: Callable[[Peer], float]) -> float:
+        found, loaded = fresh.in_fresh_process(fresh.load, self._kind, self._size, self._folder, measure)
+        if loaded != self._saved:
+            raise RuntimeError("what was restored is not what was saved")
+        return found
 
 
 def ways(live: Live, folder: Path, kinds: Mapping[str, type[Peer]]) -> dict[str, Way]:
     yardsticks = Yardsticks(live, folder)
     found = {"read": Way(READ, lambda _: {READ: yardsticks.read_cold() | yardsticks.read_warm()})}
-    measure = {key: partial(measure_peer, kind, yardsticks, live, folder) for key, kind in kinds.items()}
+    measure = {key: Restoring(kind, yardsticks, folder).measure for key, kind in kinds.items()}
     return found | {key: Way(kind.load_name, measure[key]) for key, kind in kinds.items()}
 
 

@@ -88,6 +88,7 @@ def _rate_meanwhile(peer: Peer) -> float:
 def measure_peer(kind: type[Peer], yardsticks: Yardsticks, live: Live, folder: Path, number: int) -> Found:
     bare = Bare(yardsticks, yardsticks.write()["durable"])
     with opened(kind, live, folder) as peer:
+        peer.prepare()
         found = {f"{kind.name}, first save": bare.measured(peer)}
         if kind is ExactResume:  # as a run with `Keep` saves, once it has begun to prune
             found[f"{kind.name}, nothing pruned yet"] = bare.measured(peer)

@@ -15,6 +15,7 @@ class Dcp(Peer):
     """torch.distributed.checkpoint, of one rank; it syncs its files and not their names."""
 
     key, name, load_name = "dcp", "dcp.save", "dcp.load"
+    loads_into_moments = True
 
     def __init__(self, live: Live, folder: Path) -> None:
         super().__init__(live, folder)

@@ -47,6 +47,9 @@ class Peer:
     syncs: ClassVar[bool] = False
     """Whether a save that has ended is on the disk; the others' files are synced here, and that counts."""
 
+    loads_into_moments: ClassVar[bool] = False
+    """Whether `load` takes an optimizer that has its moments already, other than when a job starts."""
+
     def __init__(self, live: Live, folder: Path) -> None:
         self.live, self.folder = live, folder
         self.number = 0  # of the save that was started last
@@ -82,6 +85,9 @@ class Peer:
         self.finish()
         if not self.syncs:
             sync_tree(self.folder)
+
+    def prepare(self) -> None:
+        """Do what a job does ahead of its first save."""
 
     def start(self, state: dict[str, Any]) -> None:
         """Do what training waits for."""

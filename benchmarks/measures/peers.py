@@ -37,11 +37,13 @@ class ExactResume(Peer):
         super().__init__(live, folder)
         self._store = open_store(folder)
         self._lineage = Lineage(self._store)
+        self._checkpointer, self._writer = Checkpointer(self._store), Writer()
+
+    def prepare(self) -> None:
         self._attempt = self._lineage.claim()
         self._slots = CheckpointSlots(self._store, self._attempt.name)
-        self._checkpointer, self._writer = Checkpointer(self._store), Writer()
         # a session does this after the first step; by the first save that holds moments, the pages have come
-        self._checkpointer.prepare(self._state(live.state_dict()))
+        self._checkpointer.prepare(self._state(self.live.state_dict()))
         _join(ARENA_THREAD)
 
     @staticmethod
@@ -73,7 +75,6 @@ class ExactResume(Peer):
         self._store.release()
 
     def load(self) -> None:
-        self.live.optimizer.state.clear()  # as it is when a job starts: the moments come with the first step
         self._read_into({"model": plainly_loaded(self.live.module)})
 
     def _read_into(self, live: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
@@ -87,6 +88,7 @@ class ExactResumeInPlace(ExactResume):
     """Into moments that are there already, as the peers that copy do."""
 
     key, name, load_name = "ours-in-place", "", "**exact-resume**, into live moments too"
+    loads_into_moments = True
 
     def load(self) -> None:
         moments = self.live.optimizer.state_dict()["state"]
@@ -126,6 +128,7 @@ class TorchSaveSync(TorchSave):
 
 class TorchMmap(TorchSave):
     key, name, load_name = "torch-mmap", "", "torch.load(mmap=True), copy_"
+    loads_into_moments = True
 
     def load(self) -> None:
         found = torch.load(self.path, weights_only=True, mmap=True)
@@ -139,6 +142,7 @@ class TorchMmap(TorchSave):
 
 class Safetensors(Peer):
     key, name, load_name = "safetensors", "safetensors.save_file", "safetensors.safe_open, copy_"
+    loads_into_moments = True
 
     def __init__(self, live: Live, folder: Path) -> None:
         super().__init__(live, folder)
@@ -233,7 +237,7 @@ class Accelerate(Peer):
 
 class Torchsnapshot(Peer):
     key, name, load_name = "torchsnapshot", "torchsnapshot async_take", "torchsnapshot restore"
-    in_background = True
+    in_background = loads_into_moments = True
 
     def __init__(self, live: Live, folder: Path) -> None:
         super().__init__(live, folder)

@@ -79,15 +79,22 @@ def _moments(parameter: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 class Live:
-    """A module and its optimizer in the middle of training."""
+    """A module and its optimizer in the middle of training, or as a job has them when it starts.
 
-    def __init__(self, size: Size) -> None:
+    Args:
+        size: of the module.
+        is_trained: whether the optimizer has its moments, which come with the first step.
+    """
+
+    def __init__(self, size: Size, *, is_trained: bool = True) -> None:
         torch.manual_seed(2026)
+        self.size = size
         self.module = _module(size)
         parameters = list(self.module.parameters())
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(parameters, lr=1e-3)
         if size.layers:
             self.optimizer = torch.optim.AdamW(parameters, lr=1e-3)
+        if size.layers and is_trained:
             with torch.no_grad():
                 self.optimizer.state.update({p: _moments(p) for p in parameters})
 

@@ -28,7 +28,7 @@ class Yardsticks:
     """
 
     def __init__(self, live: Live, folder: Path) -> None:
-        self._live = live
+        self.live = live
         self._path = folder / "bare"
         sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in live.tensors().values()]
         # private and in huge pages, where the kernel gives them: the fastest to copy into
@@ -46,7 +46,7 @@ class Yardsticks:
 
     def copy(self) -> dict[str, float]:
         """Seconds that `torch._foreach_copy_` takes."""
-        sources = list(self._live.tensors().values())
+        sources = list(self.live.tensors().values())
         with torch.no_grad():
             times_s = [timed(lambda: torch._foreach_copy_(self._targets, sources)) for _ in range(COPIES)]
         return {"blocks": statistics.median(times_s)}

@@ -1,0 +1,69 @@
+"""Saving and restoring in processes of their own, as a job does that is killed and started again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from measures.memory import drop_cache, extra_bytes, fill_cache
+from measures.peer import Peer
+from measures.states import Live, Size
+from measures.timing import timed
+
+PRELOADED = ["torch", "lightning.pytorch", "accelerate", "safetensors.torch"]  # once, by what forks the processes
+
+Checksum = dict[str, float]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def in_fresh_process(task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What ``task`` returns or raises; everything goes there and back pickled."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    with ProcessPoolExecutor(1, mp_context=context) as executor:
+        return executor.submit(task, *args, **kwargs).result()
+
+
+def save(kind: type[Peer], size: Size, folder: Path) -> Checksum:
+    """Save once into ``folder``; what was saved."""
+    live = Live(size)
+    peer = kind(live, folder)
+    peer.prepare()
+    peer.save(live.state_dict())
+    peer.close()
+    return live.checksum()
+
+
+def load(kind: type[Peer], size: Size, folder: Path, measure: Callable[[Peer], float]) -> tuple[float, Checksum]:
+    """What ``measure`` finds of a load of what `save` saved into ``folder``, and what was loaded."""
+    live = Live(size, is_trained=kind.loads_into_moments)
+    live.erase()
+    peer = kind(live, folder)
+    peer.number = 1
+    found = measure(peer)
+    loaded = live.checksum()
+    peer.close()
+    return found, loaded
+
+
+def cold_s(peer: Peer) -> float:
+    """Seconds of a load from the disk; less than 0 where the page cache keeps the files."""
+    fill_cache(peer.folder)  # what lies behind the disk is to have them
+    return timed(peer.load) if drop_cache(peer.folder) else -1.0
+
+
+def warm_s(peer: Peer) -> float:
+    """Seconds of a load from the page cache."""
+    fill_cache(peer.folder)
+    return timed(peer.load)
+
+
+def memory_bytes(peer: Peer) -> float:
+    """Bytes at the peak of a load, beyond the live model and its optimizer."""
+    before = peer.live.size_bytes
+    extra = extra_bytes(peer.load)
+    return extra - (peer.live.size_bytes - before)
