@@ -4,10 +4,10 @@
 
 All restore the same state, each from files of its own and each time in a fresh process, as a job does that was killed:
 in one that has loaded before, memory that was taken for that passes for nothing. They do so in turn, round by round;
-ratios are formed with a bare read of the round or, warm, with one right before; only they mean anything elsewhere. Cold:
-the page cache was told to forget the files, and it is looked whether it did; they were read once before that, as caches
-behind a virtual disk know some of what was just written and not the rest: first reads of 1.4 GiB took from 0.4 to 2.4 s.
-Warm: they were read right before. What is live is erased first, and compared afterwards.
+ratios are formed with a bare read of the round or, warm, with one right before; only they mean anything elsewhere.
+Cold: the page cache was told to forget the files, and it is looked whether it did; they were read once before that, as
+caches behind a virtual disk know some of what was just written and not the rest: first reads of 1.4 GiB took from 0.4
+to 2.4 s. Warm: they were read right before. What is live is erased first, and compared afterwards.
 Takes some 30 minutes on two idle cores, 10 GiB of memory and 20 GiB of disk. Peers: `pip install -e '.[bench]'`; one
 that is not installed is a row that says so.
 """
@@ -93,4 +93,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    fresh.preload()
     main()

@@ -20,11 +20,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def preload() -> None:
+    """Have processes begin with what takes long to import. There is one such server to a process: for scripts alone."""
+    get_context("forkserver").set_forkserver_preload(PRELOADED)
+
+
 def in_fresh_process(task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What ``task`` returns or raises; everything goes there and back pickled."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    with ProcessPoolExecutor(1, mp_context=context) as executor:
+    with ProcessPoolExecutor(1, mp_context=get_context("forkserver")) as executor:
         return executor.submit(task, *args, **kwargs).result()
 
 
@@ -53,7 +56,9 @@ def load(kind: type[Peer], size: Size, folder: Path, measure: Callable[[Peer], f
 def cold_s(peer: Peer) -> float:
     """Seconds of a load from the disk; less than 0 where the page cache keeps the files."""
     fill_cache(peer.folder)  # what lies behind the disk is to have them
-    return timed(peer.load) if drop_cache(peer.folder) else -1.0
+    is_cold = drop_cache(peer.folder)
+    seconds = timed(peer.load)
+    return seconds if is_cold else -1.0
 
 
 def warm_s(peer: Peer) -> float:
