@@ -14,7 +14,7 @@ that is not installed is a row that says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from measures.peer import Peer
 from measures.peers import PEERS
 from measures.report import Comparison
 from measures.rounds import Found, Way, parse_args, run
-from measures.states import GIB, Live
+from measures.states import Live
 from measures.yardsticks import Yardsticks
 
 RESULTS = Path(__file__).parent / "results" / "restore.json"
@@ -64,16 +64,15 @@ class Restoring:
         if not self._saved:
             self._folder.mkdir()
             self._saved = fresh.in_fresh_process(fresh.save, self._kind, self._size, self._folder)
-        cold_s = self._load(fresh.cold_s)
-        values = {"cold": cold_s} if cold_s >= 0 else {}
+        values = self._load(fresh.cold)
         bare = self._yardsticks.read_warm()
-        values["warm"] = self._load(fresh.warm_s)
+        values |= self._load(fresh.warm)
         values["warm / bare read"] = values["warm"] / bare["warm"]
         if number == 0:  # the same each time
-            values["extra memory"] = max(0.0, self._load(fresh.memory_bytes)) / GIB
+            values |= self._load(fresh.memory)
         return {self._kind.load_name: values}
 
-    def _load(self, measure: Callable[[Peer], float]) -> float:
+    def _load(self, measure: fresh.Measuring) -> dict[str, float]:
         found, loaded = fresh.in_fresh_process(fresh.load, self._kind, self._size, self._folder, measure)
         if loaded != self._saved:
             raise RuntimeError("what was restored is not what was saved")

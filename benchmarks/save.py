@@ -85,9 +85,9 @@ def _rate_meanwhile(peer: Peer) -> float:
     return peer.save_beside(state, training.rate) / alone
 
 
-def measure_peer(kind: type[Peer], yardsticks: Yardsticks, live: Live, folder: Path, number: int) -> Found:
+def measure_peer(kind: type[Peer], yardsticks: Yardsticks, folder: Path, number: int) -> Found:
     bare = Bare(yardsticks, yardsticks.write()["durable"])
-    with opened(kind, live, folder) as peer:
+    with opened(kind, yardsticks.live, folder) as peer:
         peer.prepare()
         found = {f"{kind.name}, first save": bare.measured(peer)}
         if kind is ExactResume:  # as a run with `Keep` saves, once it has begun to prune
@@ -107,7 +107,7 @@ def ways(live: Live, folder: Path, kinds: Mapping[str, type[Peer]]) -> dict[str,
         "copy": Way(COPY, lambda _: {COPY: yardsticks.copy()}),
         "write": Way(WRITE, lambda _: {WRITE: yardsticks.write()}),
     }
-    measure = {key: partial(measure_peer, kind, yardsticks, live, folder) for key, kind in kinds.items()}
+    measure = {key: partial(measure_peer, kind, yardsticks, folder) for key, kind in kinds.items()}
     return found | {key: Way(kind.name, measure[key]) for key, kind in kinds.items()}
 
 

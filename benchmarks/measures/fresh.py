@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from measures.memory import drop_cache, extra_bytes, fill_cache
 from measures.peer import Peer
-from measures.states import Live, Size
+from measures.states import GIB, Live, Size
 from measures.timing import timed
 
 PRELOADED = ["torch", "lightning.pytorch", "accelerate", "safetensors.torch"]  # once, by what forks the processes
 
 Checksum = dict[str, float]
+Measuring = Callable[[Peer], dict[str, float]]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -27,7 +30,9 @@ def preload() -> None:
 
 def in_fresh_process(task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What ``task`` returns or raises; everything goes there and back pickled."""
-    with ProcessPoolExecutor(1, mp_context=get_context("forkserver")) as executor:
+    context = get_context("forkserver")
+    quiet = partial(warnings.simplefilter, "ignore")  # of peers, about torch
+    with ProcessPoolExecutor(1, mp_context=context, initializer=quiet) as executor:
         return executor.submit(task, *args, **kwargs).result()
 
 
@@ -41,34 +46,34 @@ def save(kind: type[Peer], size: Size, folder: Path) -> Checksum:
     return live.checksum()
 
 
-def load(kind: type[Peer], size: Size, folder: Path, measure: Callable[[Peer], float]) -> tuple[float, Checksum]:
+def load(kind: type[Peer], size: Size, folder: Path, measure: Measuring) -> tuple[dict[str, float], Checksum]:
     """What ``measure`` finds of a load of what `save` saved into ``folder``, and what was loaded."""
     live = Live(size, is_trained=kind.loads_into_moments)
     live.erase()
     peer = kind(live, folder)
-    peer.number = 1
+    peer.number = 1  # of the save there
     found = measure(peer)
     loaded = live.checksum()
     peer.close()
     return found, loaded
 
 
-def cold_s(peer: Peer) -> float:
-    """Seconds of a load from the disk; less than 0 where the page cache keeps the files."""
+def cold(peer: Peer) -> dict[str, float]:
+    """Seconds of a load from the disk; nothing where the page cache keeps the files."""
     fill_cache(peer.folder)  # what lies behind the disk is to have them
     is_cold = drop_cache(peer.folder)
     seconds = timed(peer.load)
-    return seconds if is_cold else -1.0
+    return {"cold": seconds} if is_cold else {}
 
 
-def warm_s(peer: Peer) -> float:
+def warm(peer: Peer) -> dict[str, float]:
     """Seconds of a load from the page cache."""
     fill_cache(peer.folder)
-    return timed(peer.load)
+    return {"warm": timed(peer.load)}
 
 
-def memory_bytes(peer: Peer) -> float:
-    """Bytes at the peak of a load, beyond the live model and its optimizer."""
+def memory(peer: Peer) -> dict[str, float]:
+    """GiB at the peak of a load, beyond the live model and its optimizer."""
     before = peer.live.size_bytes
     extra = extra_bytes(peer.load)
-    return extra - (peer.live.size_bytes - before)
+    return {"extra memory": max(0, extra - (peer.live.size_bytes - before)) / GIB}
