@@ -86,12 +86,12 @@ def read_histories(lineage: Lineage, attempt: str, log: logging.Logger) -> list[
     Raises:
         OSError: the store cannot be read.
     """
-    ours = relatives(lineage, attempt)
-    names = [one.name for one in lineage.attempts() if one.name in ours][-_MOST:]
+    ours, attempts = relatives(lineage, attempt), lineage.attempts()
+    names = [one.name for one in attempts if one.name in ours][-_MOST:]
     found = list[PastAttempt]()
     for name in names:
         try:
-            past = read_heard(lineage, name)
+            past = read_heard(lineage, name, attempts)
             if past is not None:
                 _wall_s(past, past)
                 found.append(past)

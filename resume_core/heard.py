@@ -7,14 +7,14 @@ Of one that is deleted by now, the claim of the attempt that went on from it say
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from resume_core.errors import CheckpointNotFoundError, CorruptCheckpointError
-from resume_core.storage import CheckpointRef, Lineage, Manifest, PastAttempt, read_history
+from resume_core.storage import Attempt, CheckpointRef, Lineage, Manifest, PastAttempt, read_history
 from resume_core.storage.newer import by_step
 
 __all__ = ["read_heard"]
@@ -23,12 +23,13 @@ _MOST_LOOKED_AT = 3  # a save in flight has a folder and no manifest
 _ROUNDED_S = 1.0
 
 
-def read_heard(lineage: Lineage, attempt: str) -> PastAttempt | None:
+def read_heard(lineage: Lineage, attempt: str, attempts: Iterable[Attempt]) -> PastAttempt | None:
     """The history of an attempt, brought up to its newest checkpoint where it ended without a word.
 
     Args:
         lineage: of the run.
         attempt: its folder.
+        attempts: all of the run: each is read from its claim, and whoever asks for many of them has them once.
 
     Returns:
         None when it left no history, as attempts that were killed at once do.
@@ -43,7 +44,7 @@ def read_heard(lineage: Lineage, attempt: str) -> PastAttempt | None:
     if (newest := _newest(lineage, attempt)) is not None:
         with suppress(KeyError, TypeError, ValueError):  # a manifest somebody has made
             past = _brought_up(past, newest.ref.path, newest.header)
-    for later in lineage.attempts():
+    for later in attempts:
         if later.restored_from is not None and later.restored_from.attempt == attempt:
             with suppress(KeyError, TypeError, ValueError):  # one of an older release, or that somebody has made
                 past = _brought_up(past, later.restored_from.path, later.info["restored_header"])

@@ -186,7 +186,7 @@ class _Look:
     def _past(self, attempt: str) -> PastAttempt | None:
         if attempt not in self._pasts:
             try:
-                self._pasts[attempt] = read_heard(self._lineage, attempt)
+                self._pasts[attempt] = read_heard(self._lineage, attempt, self._attempts)
             except CorruptCheckpointError:
                 self._pasts[attempt] = None
         return self._pasts[attempt]

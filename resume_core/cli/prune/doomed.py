@@ -214,7 +214,7 @@ def _stays(line: tuple[Entry, ...], keep: Keep) -> Iterator[tuple[str, list[str]
 
 def _alive_s(view: Lineage, attempt: Attempt) -> float | None:
     try:
-        past = read_heard(view, attempt.name)
+        past = read_heard(view, attempt.name, view.attempts())
         if past is None or past.cause is not None:
             return None
         ago = datetime.now(timezone.utc) - datetime.fromisoformat(past.seen)

@@ -153,12 +153,13 @@ def facts(
 def _diverged(source: Source) -> Divergence | None:
     """Where the loss was lost before the checkpoint was taken."""
 
+    attempts = source.lineage.attempts()
+
     def past_of(attempt: str) -> PastAttempt | None:
         with suppress(CorruptCheckpointError):
-            return read_heard(source.lineage, attempt)
+            return read_heard(source.lineage, attempt, attempts)
         return None
 
-    attempts = source.lineage.attempts()
     owner = next((one for one in attempts if one.name == source.ref.attempt), None)
     found = None if owner is None else find_divergence(source.lineage, owner, attempts, past_of)
     return found if found is not None and by_step(source.ref.name)[0] >= found.step else None
