@@ -49,6 +49,7 @@ class Pass:
         carried: whether it was made before the epoch began.
         inner: whether it was made in the body of a loop over another, or where an iterator had come to its end.
         asked_at: how many batches had been asked for, of any loader, when one of it was for the last time.
+        made_at: likewise when it was made.
     """
 
     index: int = -1
@@ -64,6 +65,7 @@ class Pass:
     carried: bool = False
     inner: bool = False
     asked_at: int = 0
+    made_at: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -255,11 +257,16 @@ class TrackedLoader:
         place["inner"] = False
         self._pending, self.num_passes = [{**place, "position": position, "carried": False}], index + 1
 
-    def leave_epoch(self) -> None:
-        """The epoch's code has run: only what the script still holds lives on."""
+    def leave_epoch(self, since: int | None = None) -> None:
+        """The epoch's code has run: only what the script still holds lives on.
+
+        Args:
+            since: so many batches had been asked for when it ended; what was made later is of the next epoch.
+        """
         self.passes = [one for one in self.passes if one.is_open]
         for one in self.passes:
-            one.carried, one.inner = True, False
+            is_next = since is not None and one.made_at >= since and not (one.begun or one.inner or one.carried)
+            one.carried, one.inner = not is_next, False
         self._pending = []
 
     def samples(self, one: Pass, num_batches: int, num_ranks: int) -> dict[str, Any]:

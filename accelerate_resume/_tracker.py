@@ -33,7 +33,7 @@ class _PassIterator:
         self._plain = plain
         self._inner: Iterator[Any] | None = None
         self.may_train = torch.is_grad_enabled()
-        self.one = Pass(iterator=weakref.ref(self))
+        self.one = Pass(iterator=weakref.ref(self), made_at=tracker.num_asked)
 
     def __iter__(self) -> _PassIterator:
         return self
@@ -81,6 +81,7 @@ class Tracker:
         is_asked: whether the script takes its epochs from the run, rather than counts them itself.
         is_saved: whether anything is saved at its boundaries.
         last: the passes that the last batch came from; empty before the first in this process.
+        num_asked: how often a batch was asked for in this process, of any loader.
     """
 
     boundary: Boundary
@@ -96,10 +97,10 @@ class Tracker:
     is_asked: bool = True
     is_saved: bool = True
     last: list[tuple[TrackedLoader, Pass]] = field(default_factory=list)
+    num_asked: int = 0
     _here: Place = field(default_factory=Place)
     _opened: list[tuple[TrackedLoader, Pass]] = field(default_factory=list)
     _destination: Place | None = None
-    _num_asked: int = 0
     _num_boundaries: int = 0
     _next_slot: int = 0
     _slot_of_epoch: int = 0
@@ -134,13 +135,24 @@ class Tracker:
                 self._destination.index,
             ):
                 self.arrive_now()  # at its end, which is behind us
-        saved = loader.predecessor(carried=False, loosely=not self.is_asked)
+        loosely = self._binds_loosely
+        saved = loader.predecessor(carried=False, loosely=loosely)
         if self.finds_epochs and loader.slot == self.counts.epoch_slot and not saved:
             before = loader.passes
             if any(known.trained for known in before) and not any(known.is_open for known in before):
-                self.leave_epoch()
+                # code at the top of the new epoch has run since: an iterator that it has made is one of that epoch
+                self.leave_epoch(since=max(known.asked_at for known in before))
                 self.enter_epoch(self.counts.epoch + 1)
-        loader.bind(one, loosely=not self.is_asked)
+        loader.bind(one, loosely=loosely)
+
+    @property
+    def _binds_loosely(self) -> bool:
+        """Whether an iterator may have a predecessor that was made before the epoch, although it is made in it.
+
+        A script with a range of its own does not say where its epochs begin, and makes what it holds over them before
+        the first batch.
+        """
+        return not self.is_asked or (self.finds_epochs and self._destination is not None)
 
     def _is_in_body(self) -> bool:
         """Whether a pass that is made now is an inner one."""
@@ -174,7 +186,7 @@ class Tracker:
             for one in loader.waiting:
                 if one.is_open:
                     one.carried = loader.is_held = True
-                    loader.bind(one, loosely=not self.is_asked)
+                    loader.bind(one, loosely=self._binds_loosely)
             loader.waiting.clear()
 
     def enter_epoch(self, epoch: int) -> None:
@@ -188,15 +200,18 @@ class Tracker:
         self._here = Place()
         self.boundary(ends_epoch=True, is_last=is_last)
 
-    def leave_epoch(self) -> None:
+    def leave_epoch(self, since: int | None = None) -> None:
         """Forget what belongs to the epoch alone.
+
+        Args:
+            since: see `TrackedLoader.leave_epoch`.
 
         Raises:
             ResumeError: the place at which the run was saved did not come.
         """
         self._refuse_lost()
         for loader in self.loaders.values():
-            loader.leave_epoch()
+            loader.leave_epoch(since)
         self._opened = []
 
     def _refuse_lost(self) -> None:
@@ -214,8 +229,8 @@ class Tracker:
         """What a pass that may train gives next."""
         loader, one = iterator.loader, iterator.one
         self.resumes()
-        self._num_asked += 1
-        one.asked_at = self._num_asked
+        self.num_asked += 1
+        one.asked_at = self.num_asked
         if one.over or (one.at_end and not one.begun):
             self._ask_over(loader, one)
             raise StopIteration

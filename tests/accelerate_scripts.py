@@ -217,9 +217,12 @@ class Script:
 
     def run(self) -> None:
         job = self.job
-        if job.options.get("held"):
+        held, epochs = job.options.get("held"), None
+        if held == "made late":  # when the run knows where it goes on
+            epochs = self.epochs()
+        if held:
             self.held = iter(self.loader if self.style == "counted" else self.other)
-        for epoch in self.epochs():
+        for epoch in epochs or self.epochs():
             torch.rand(1), random.random()  # code above the loop runs again
             for net in self.nets:
                 net.train()
@@ -306,7 +309,9 @@ class Script:
             try:
                 two = next(second)
             except StopIteration:
-                second = self.held = iter(self.other)
+                second = iter(self.other)
+                if self.job.options.get("held"):
+                    self.held = second
                 two = next(second)
             self.train(epoch, {name: torch.cat([one[name], two[name]]) for name in one}, "AB")
 

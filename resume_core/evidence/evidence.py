@@ -234,7 +234,9 @@ class Evidence:
     def _look(self, progress: Progress) -> None:
         observer = self.observer
         if progress.batch == self._batch:  # the end of an epoch is a boundary too
-            observer.take()  # batches that a script was given and has left out
+            left_out, *_ = observer.take()
+            if self._checker is not None:
+                self._checker.left_out(len(left_out))
             return
         norms: Sequence[float] = ()
         self._batch = progress.batch

@@ -75,12 +75,23 @@ def test_a_run_with_more_epochs_goes_on_as_if_it_had_had_them_from_the_start(tmp
     assert len(harness.batches(more)) == 6
 
 
-@pytest.mark.parametrize("style", ["plain", "in turn", "zip"])
-def test_a_script_with_a_range_of_its_own_goes_on_exactly(tmp_path, style):
-    job = new_job(tmp_path, style=style, range=True)
+RANGES = {
+    "plain": {},
+    "in turn": {"style": "in turn"},
+    "zip": {"style": "zip"},
+    "alternating": {"style": "alternating"},
+    "cycled": {"style": "cycled"},
+    "cycled and held": {"style": "cycled", "held": True},
+    "cycled and held, made late": {"style": "cycled", "held": "made late"},
+}
+
+
+@pytest.mark.parametrize("num", [pytest.param(99, id="all", marks=pytest.mark.slow), pytest.param(5, id="5")])
+@pytest.mark.parametrize("kind", RANGES)
+def test_a_script_with_a_range_of_its_own_goes_on_exactly(tmp_path, kind, num):
+    job = new_job(tmp_path, range=True, **RANGES[kind])
     whole = train(job)
-    names = list(checkpoints(job))
-    assert_resumes(job, whole, some(names, 5))
+    assert_resumes(job, whole, some(list(checkpoints(job)), num))
     epochs = [progress["epoch"] for progress in checkpoints(job).values()]
     assert epochs == sorted(epochs)
     assert set(epochs) == {0, 1, 2}

@@ -15,6 +15,7 @@ from rank_threads import together
 from trained import Run
 
 from resume_core import Check, DivergedError, SaveEvery
+from resume_core.evidence.checker import Checker
 from resume_core.evidence.compare import compare
 from resume_core.evidence.parts import differing
 from resume_core.evidence.prints import WeightSample, print_inputs, print_rng
@@ -132,6 +133,25 @@ def test_and_what_is_not_as_predicted_is_named(tmp_path, change, rows, places):
     run.train(2)
     found = result(directory)
     assert ([row["name"] for row in found["rows"]], found["live"]["differs"]) == (rows, places)
+
+
+@pytest.mark.parametrize(
+    ("num_left_out", "num_more", "is_as_predicted"),
+    [(1, 1, True), (2, 2, True), (2, 1, True), (1, 2, False), (0, 1, False), (1, -1, False)],
+)
+def test_batches_that_a_script_was_given_and_has_left_out_are_none_that_were_lost(
+    num_left_out, num_more, is_as_predicted
+):
+    predicted = {"samples": [{"loader": 0, "pass": 0, "num_batches": 2, "position": 8, "num_samples": 4}]}
+    checker = Checker(Progress(step=1, batch=2), [], predicted, rtol=None, reason="")
+    at = {"loader": 0, "pass": 0, "num_batches": 3 + num_more, "position": 12 + 4 * num_more}
+    record = Record(2, 3, 0, [{**at, "ids": [1, 2, 3, 4], "num_samples": 4}], inputs=[["", 0.0]] * (1 + num_left_out))
+    checker.add(record, ())
+    apart = Checker(Progress(step=1, batch=2), [], predicted, rtol=None, reason="")
+    apart.left_out(num_left_out)  # there was a boundary between
+    apart.add(dataclasses.replace(record, inputs=record.inputs[:1]), ())
+    assert apart.result()["rows"] == checker.result()["rows"]
+    assert (checker.result()["rows"] == []) == is_as_predicted
 
 
 def test_a_script_may_set_the_learning_rate_of_each_step_by_itself(tmp_path):
