@@ -95,6 +95,15 @@ class Glance(Store):
         """As it was at the first look."""
         return sorted(self._marks(prefix))
 
+    def look_again(self, prefix: str) -> None:
+        """See ``Store.look_again``."""
+        below = f"{prefix}/"
+        self._folders = {
+            folder: marks
+            for folder, marks in self._folders.items()
+            if folder != prefix and not folder.startswith(below)
+        }
+
     def exists(self, key: str) -> bool:
         """As it was at the first look."""
         mark = self._mark(key)

@@ -279,6 +279,10 @@ class Store(ABC):
         """
         return {prefix: dict.fromkeys(self.list(prefix), "")}
 
+    def look_again(self, prefix: str) -> None:
+        """What was listed at and below ``prefix`` may have changed; for a store that remembers it."""
+        return
+
     @abstractmethod
     def exists(self, key: str) -> bool:
         """Whether there is a file (not a folder) of that name."""

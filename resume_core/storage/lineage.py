@@ -52,6 +52,8 @@ from resume_core.storage.tiers import Tiers
 
 __all__ = ["Lineage"]
 
+_MOST_LOOKS = 3  # at a line that seems to be empty
+
 _log = logging.getLogger("exact_resume")
 
 
@@ -313,25 +315,42 @@ class Lineage:
                 of it is left but what the disk has lost.
             OSError: the store cannot be read.
         """
-        folder, num_found, lost = attempt, 0, list[CorruptCheckpointError]()
-        for folder, branch in self.branches(attempt):
-            own = before(self.checkpoints(folder), branch)
-            yield from own
-            num_found += len(own)
-            lost += self.lost(folder)
+        folders, num_found, lost = list[str](), 0, list[CorruptCheckpointError]()
+        for looks_left in reversed(range(_MOST_LOOKS)):
+            folders, lost = [], []
+            for folder, branch in self.branches(attempt):
+                own = before(self.checkpoints(folder), branch)
+                yield from own
+                num_found += len(own)
+                lost += self.lost(folder)
+                folders.append(folder)
+            if num_found or not looks_left or not self._may_have_moved_on(folders):
+                break
         if not num_found and lost:
             raise CorruptCheckpointError(
                 f"{lost[0]} Nothing else of this run's line is left. Mend the disk or restore the files, name another "
                 f"checkpoint, or start anew on purpose. {self.inventory()}",
                 path=lost[0].path,
             )
-        if not num_found and folder != attempt:
+        if not num_found and folders != [attempt]:
             raise CheckpointNotFoundError(
                 f"{attempt} went on from a checkpoint, and neither that nor an older one of its line is left in "
                 f"{self.store.url}. Restore the files, name another checkpoint, or start anew on purpose. "
                 f"{self.inventory()}",
                 path=self.store.locate(attempt),
             )
+
+    def _may_have_moved_on(self, folders: Sequence[str]) -> bool:
+        """Look again where nothing was found on a line: a run that goes on may have deleted what had been listed.
+
+        Something is committed at any moment, but not the same: the next was there before its predecessor went.
+        """
+        if len(folders) == 1 and not self.names(folders[0]):
+            return False
+        for store in (self.store, *self.tiers.stores):
+            for folder in folders:
+                store.look_again(folder)
+        return True
 
     def branches(self, attempt: str) -> Iterator[tuple[str, CheckpointRef | None]]:
         """The attempts of a line, newest first, each with the checkpoint that the next newer one branched off at.

@@ -19,6 +19,47 @@ def attempt_file(run):
     return f"{run.attempt.name}/attempt.json"
 
 
+# ---- a run that goes on while another process looks
+
+
+def saves_meanwhile(run, looking, monkeypatch, times=1):
+    """The run saves once more, and deletes what it had, after ``looking`` has listed and before it reads."""
+    plain, steps = looking.tiers.read_ahead, iter(range(2, 2 + times))
+
+    def read_ahead(attempt, names):
+        if attempt == run.attempt.name and (step := next(steps, None)) is not None:
+            run.save(step)
+            run.prune(1)
+        plain(attempt, names)
+
+    monkeypatch.setattr(looking.tiers, "read_ahead", read_ahead)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("look", [Lineage, lambda store: Lineage(store).glance()], ids=["plain", "glance"])
+def test_a_run_that_saves_meanwhile_is_never_one_without_checkpoints(store, monkeypatch, look, times):
+    run = Run(store)
+    run.save(1)
+    looking = look(store)
+    saves_meanwhile(run, looking, monkeypatch, times)
+    assert [ref.name for ref in looking.candidates()] == [f"step-{1 + times:09d}"]
+
+
+@pytest.mark.parametrize("look", [Lineage, lambda store: Lineage(store).glance()], ids=["plain", "glance"])
+def test_nor_one_whose_line_is_lost_while_it_leaves_what_it_had_gone_on_from(store, monkeypatch, look):
+    first = Run(store)
+    run = Run(store, restored_from=first.save(1))
+    looking = look(store)
+    saves_meanwhile(run, looking, monkeypatch)
+    assert [ref.name for ref in looking.candidates()] == ["step-000000002"]
+
+
+def test_an_attempt_that_was_killed_in_its_first_save_is_empty(store):
+    run = Run(store)
+    store.put(f"{run.attempt.name}/step-000000001/model.safetensors", b"half of it")
+    assert candidates(store) == candidates(store) == []
+
+
 # ---- attempts and claims
 
 
