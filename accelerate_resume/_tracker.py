@@ -135,7 +135,7 @@ class Tracker:
                 self._destination.index,
             ):
                 self.arrive_now()  # at its end, which is behind us
-        loosely = self._binds_loosely
+        loosely = self._binds_loosely(loader)
         saved = loader.predecessor(carried=False, loosely=loosely)
         if self.finds_epochs and loader.slot == self.counts.epoch_slot and not saved:
             before = loader.passes
@@ -145,14 +145,13 @@ class Tracker:
                 self.enter_epoch(self.counts.epoch + 1)
         loader.bind(one, loosely=loosely)
 
-    @property
-    def _binds_loosely(self) -> bool:
+    def _binds_loosely(self, loader: TrackedLoader) -> bool:
         """Whether an iterator may have a predecessor that was made before the epoch, although it is made in it.
 
         A script with a range of its own does not say where its epochs begin, and makes what it holds over them before
-        the first batch.
+        the first batch, or a generator makes it when it is asked.
         """
-        return not self.is_asked or (self.finds_epochs and self._destination is not None)
+        return not self.is_asked or (self.finds_epochs and (self._destination is not None or loader.waits))
 
     def _is_in_body(self) -> bool:
         """Whether a pass that is made now is an inner one."""
@@ -186,7 +185,7 @@ class Tracker:
             for one in loader.waiting:
                 if one.is_open:
                     one.carried = loader.is_held = True
-                    loader.bind(one, loosely=self._binds_loosely)
+                    loader.bind(one, loosely=self._binds_loosely(loader))
             loader.waiting.clear()
 
     def enter_epoch(self, epoch: int) -> None:

@@ -207,7 +207,8 @@ class Script:
 
     def epochs(self) -> Iterable[int]:
         if self.job.options.get("range"):
-            return range(self.resume.restore(), self.job.epochs)
+            begin = self.resume.restore()
+            return range(self.job.epochs) if self.style == "endless" else range(begin, self.job.epochs)
         return self.resume.epochs(self.job.epochs)
 
     def after_epoch(self, epoch: int) -> None:
@@ -313,6 +314,18 @@ class Script:
                 if self.job.options.get("held"):
                     self.held = second
                 two = next(second)
+            self.train(epoch, {name: torch.cat([one[name], two[name]]) for name in one}, "AB")
+
+    def epoch_endless(self, epoch: int) -> None:
+        """Generators that begin a loader anew whenever it is through, and are made once."""
+
+        def endless(loader: Any) -> Iterator[Any]:
+            while True:
+                yield from loader
+
+        both = zip(endless(self.loader), endless(self.other), strict=True)
+        while self.counters.done < 20:
+            one, two = next(both)
             self.train(epoch, {name: torch.cat([one[name], two[name]]) for name in one}, "AB")
 
     def epoch_inner(self, epoch: int) -> None:

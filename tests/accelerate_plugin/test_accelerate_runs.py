@@ -97,6 +97,14 @@ def test_a_script_with_a_range_of_its_own_goes_on_exactly(tmp_path, kind, num):
     assert set(epochs) == {0, 1, 2}
 
 
+@pytest.mark.parametrize("num", [pytest.param(99, id="all", marks=pytest.mark.slow), pytest.param(6, id="6")])
+@pytest.mark.parametrize("way", ["range", "epochs"])
+def test_loaders_that_are_begun_anew_by_generators_without_an_end_go_on_exactly(tmp_path, way, num):
+    job = new_job(tmp_path, style="endless", range=way == "range", epochs=1)
+    whole = train(job)
+    assert_resumes(job, whole, some(list(checkpoints(job)), num))
+
+
 def test_a_loop_that_stops_inside_an_epoch_ends_the_same_however_often_it_is_started(tmp_path):
     job = new_job(tmp_path, stop_at=8)
     whole = train(job)
