@@ -161,8 +161,8 @@ def _over(tensor: torch.Tensor, stored: Stored) -> torch.Tensor:
 
 
 def _fresh(stored: Stored) -> torch.Tensor:
-    # not in huge pages: they save 0.2 s a GiB where memory is there, but in a virtual machine whose host takes back what
-    # is free (by a balloon device) a first touch of them took 1.8 to 3 s a GiB, that of small pages 0.3 to 0.9
+    # not in huge pages: they save 0.2 s a GiB where memory is there; in a virtual machine whose host takes back what is
+    # free (by a balloon device) a first touch of them took 1.8 to 3 s a GiB, and that of small pages 0.3 to 0.9 s
     return torch.empty(stored.shape, dtype=stored.dtype, device=_CPU)
 
 
