@@ -28,6 +28,7 @@ from measures.yardsticks import Yardsticks
 
 RESULTS = Path(__file__).parent / "results" / "restore.json"
 READ = "*bare read*"
+READ_FRESH = "*bare read*, moments into memory that nobody has used"
 # a cold read right before would not do: after some gigabytes at once, a disk in a cloud is throttled for a while
 RATIOS = (("cold / bare read", "cold", READ),)
 COMPARISON = Comparison(
@@ -79,9 +80,19 @@ class Restoring:
         return found
 
 
+def read_fresh(yardsticks: Yardsticks) -> dict[str, float]:
+    """What the kernel takes for memory that a job, as it starts, does not have for its optimizer."""
+    num_bytes = yardsticks.live.moments_bytes
+    values, bare = yardsticks.read_cold(num_bytes), yardsticks.read_warm()
+    values |= yardsticks.read_warm(num_bytes)
+    return values | {"warm / bare read": values["warm"] / bare["warm"]}
+
+
 def ways(live: Live, folder: Path, kinds: Mapping[str, type[Peer]]) -> dict[str, Way]:
     yardsticks = Yardsticks(live, folder)
     found = {"read": Way(READ, lambda _: {READ: yardsticks.read_cold() | yardsticks.read_warm()})}
+    if live.moments_bytes:
+        found["read-fresh"] = Way(READ_FRESH, lambda _: {READ_FRESH: read_fresh(yardsticks)})
     measure = {key: Restoring(kind, yardsticks, folder).measure for key, kind in kinds.items()}
     return found | {key: Way(kind.load_name, measure[key]) for key, kind in kinds.items()}
 

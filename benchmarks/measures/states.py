@@ -113,6 +113,11 @@ class Live:
     def size_bytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors().values())
 
+    @property
+    def moments_bytes(self) -> int:
+        """Of the optimizer's tensors."""
+        return sum(tensor.nbytes for name, tensor in self.tensors().items() if name.startswith("optimizer."))
+
     @torch.no_grad()
     def change(self) -> None:
         """As a step does: no value stays, so that a peer that saves only what changed saves everything."""

@@ -72,15 +72,29 @@ class Yardsticks:
             os.close(fd)
         sync_tree(self._path.parent)
 
-    def read_cold(self) -> dict[str, float]:
-        """Seconds from the disk, and no memory but that which is read into; nothing where the cache keeps the file."""
-        self._fill()  # what lies behind the disk is to have it
-        return {"cold": timed(self._read)} if drop_cache(self._path) else {}
+    def read_cold(self, num_fresh_bytes: int = 0) -> dict[str, float]:
+        """Seconds from the disk, and no memory but that which is read into; nothing where the cache keeps the file.
 
-    def read_warm(self) -> dict[str, float]:
+        Args:
+            num_fresh_bytes: read into memory that nobody has used; the rest, into that which is faulted in.
+        """
+        self._fill()  # what lies behind the disk is to have it
+        views = self._views(num_fresh_bytes)
+        return {"cold": timed(lambda: self._read(views))} if drop_cache(self._path) else {}
+
+    def read_warm(self, num_fresh_bytes: int = 0) -> dict[str, float]:
         """The same from the page cache."""
         self._fill()
-        return {"warm": timed(self._read)}
+        views = self._views(num_fresh_bytes)
+        return {"warm": timed(lambda: self._read(views))}
+
+    def _views(self, num_fresh_bytes: int) -> list[memoryview]:
+        faulted_in = memoryview(self._memory)
+        if not num_fresh_bytes:
+            return [faulted_in]
+        # as malloc takes it for a large tensor
+        fresh = mmap.mmap(-1, num_fresh_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return [faulted_in[:-num_fresh_bytes], memoryview(fresh)]
 
     def _fill(self) -> None:
         if not self._path.exists():
@@ -88,9 +102,9 @@ class Yardsticks:
             sync_tree(self._path.parent)
         fill_cache(self._path)
 
-    def _read(self) -> None:
-        view = memoryview(self._memory)
+    def _read(self, views: list[memoryview]) -> None:
         with open(self._path, "rb", buffering=0) as file:
-            offset = 0
-            while offset < len(view):
-                offset += file.readinto(view[offset : offset + PIECE_BYTES]) or 0
+            for view in views:
+                offset = 0
+                while offset < len(view):
+                    offset += file.readinto(view[offset : offset + PIECE_BYTES]) or 0
